@@ -1,0 +1,140 @@
+"Contracts of the whole loop, for people who bring their own model and data"
+import copy, os, signal, subprocess, sys, textwrap
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import Dataset, TensorDataset
+from torchvision import models
+
+from closed_loop.adapt import deep_groups, layer_groups
+from closed_loop.core import cli_predict, load_result
+
+ROOT = Path(__file__).resolve().parent.parent
+QUICK = dict(quantile=.2, K=3, Q=2, epochs=1, bs=16, progress=False, device='cpu')
+
+
+@pytest.fixture(scope='module')
+def data():
+    g = torch.Generator().manual_seed(0)
+    y = torch.arange(60) % 6
+    x = torch.randn(60, 3, 32, 32, generator=g)
+    x[:, 0] += .5*y[:, None, None]
+    return x, y
+
+
+def bits(m): return {k: v.clone() for k, v in m.state_dict().items()}
+def same(m, b): return all(torch.equal(v, b[k]) for k, v in m.state_dict().items())
+
+
+@pytest.mark.parametrize('arch', ['resnet18', 'shufflenet_v2_x0_5', 'mobilenet_v3_small', 'densenet121'])
+def test_networks_go_through_and_come_back(arch, data):
+    x, y = data
+    net = models.get_model(arch, num_classes=6, weights=None)
+    b = bits(net)
+    res = cli_predict(net, TensorDataset(x, y), TensorDataset(x[:20], y[:20]), layers=1, **QUICK)
+    assert res.second.isfinite().all() and len(res.hard) == 4
+    assert same(net, b) and net.training and all(p.grad is None for p in net.parameters())
+
+
+def test_a_vit_is_cut_into_blocks(data):
+    timm = pytest.importorskip('timm')
+    x, y = data
+    net = timm.create_model('vit_tiny_patch16_224', img_size=32, num_classes=6, depth=3)
+    assert [g for g in layer_groups(net) if g.startswith('blocks')] == ['blocks.0', 'blocks.1', 'blocks.2']
+    b = bits(net)
+    cli_predict(net, TensorDataset(x, y), TensorDataset(x[:20], y[:20]), layers='blocks.2', **QUICK)
+    assert same(net, b)
+
+
+def test_fastai_vision_model_is_cut_into_stages():
+    from fastai.vision.learner import create_vision_model
+    net = create_vision_model(models.resnet18, 5, pretrained=False)
+    gs = list(layer_groups(net))
+    assert gs[-1] == '1' and deep_groups(net, 1) == ['0.7', '1']
+
+
+def test_second_look_equals_a_hand_written_loop(data):
+    "One task, re-done with plain PyTorch: the auxiliary set in the loader's order, SGD, cosine, CE + SupCon"
+    from closed_loop.auxset import AuxSet
+    from closed_loop.supcon import supcon_loss
+    x, y = data
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Flatten(), nn.Linear(3*32*32, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 6))
+    res = cli_predict(net, TensorDataset(x, y), TensorDataset(x[:20], y[:20]), eps=1., K=3, Q=1, epochs=2, bs=10, progress=False, device='cpu')
+    ref = copy.deepcopy(net).train()
+    dl = AuxSet(TensorDataset(x, y), bs=10).loader(res.plan[0].classes, seed=0)
+    opt = torch.optim.SGD(ref.parameters(), .01, momentum=.9, weight_decay=1e-4)
+    T, i = 2*len(dl), 0
+    for _ in range(2):
+        for xb, yb in dl:
+            opt.param_groups[0]['lr'] = .01*(1+np.cos(np.pi*i/T))/2
+            z = ref[:4](xb)
+            loss = nn.functional.cross_entropy(ref[4](z), yb) + supcon_loss(z, yb, .07)
+            opt.zero_grad(); loss.backward(); opt.step(); i += 1
+    with torch.no_grad(): want = ref.eval()(x[:20][res.hard])
+    assert torch.allclose(res.second, want, atol=1e-5)
+
+
+def test_members_keep_their_own_rows(data):
+    "Second-look logits belong to the image they are stored for, whatever the order of tasks"
+    x, y = data
+    net = nn.Sequential(nn.Flatten(), nn.Linear(3*32*32, 6))
+    tr, te = TensorDataset(x, y), TensorDataset(x[:20], y[:20])
+    res = cli_predict(net, tr, te, eps=1., K=3, Q=5, lr=1e-12, epochs=1, bs=16, progress=False, device='cpu')
+    assert len(res.plan) > 1 and len(res.hard) > 5
+    assert torch.allclose(res.second, res.first[res.hard], atol=1e-4)
+
+
+def test_ctrl_c_leaves_the_model_whole(tmp_path):
+    "A real SIGINT in the middle of training"
+    code = textwrap.dedent('''
+        import os, signal, torch
+        from torch import nn
+        from torch.utils.data import TensorDataset
+        from fastai.callback.core import Callback
+        from closed_loop.core import cli_predict
+        class Ctrl(Callback):
+            def after_step(self): os.kill(os.getpid(), signal.SIGINT)
+        torch.manual_seed(0)
+        x, y = torch.randn(60, 10), torch.arange(60) % 6
+        net = nn.Sequential(nn.Linear(10, 8), nn.BatchNorm1d(8), nn.Linear(8, 6))
+        b = {k: v.clone() for k, v in net.state_dict().items()}
+        try: cli_predict(net, TensorDataset(x, y), TensorDataset(x, y), eps=1., K=3, Q=2, cbs=[Ctrl()], progress=False)
+        except KeyboardInterrupt: print('interrupted', all(torch.equal(v, b[k]) for k, v in net.state_dict().items()))
+    ''')
+    out = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, timeout=120)
+    assert out.stdout.strip().endswith('interrupted True'), out.stdout + out.stderr
+
+
+def test_an_error_in_the_data_leaves_the_model_whole(data):
+    x, y = data
+
+    class Bad(Dataset):
+        targets = y
+        def __len__(self): return len(y)
+        def __getitem__(self, i):
+            if i == 33: raise OSError('truncated file')
+            return x[i], int(y[i])
+    net = models.shufflenet_v2_x0_5(num_classes=6, weights=None)
+    b = bits(net)
+    with pytest.raises(OSError, match='truncated'):
+        cli_predict(net, Bad(), TensorDataset(x[:20], y[:20]), **{**QUICK, 'K': 6})
+    assert same(net, b) and all(p.requires_grad for p in net.parameters())
+
+
+def test_saved_results_come_back(data, tmp_path):
+    x, y = data
+    net = nn.Sequential(nn.Flatten(), nn.Linear(3*32*32, 6))
+    res = cli_predict(net, TensorDataset(x, y), TensorDataset(x[:20], y[:20]), **QUICK)
+    res.save(tmp_path/'r')
+    back = load_result(tmp_path/'r')
+    assert torch.equal(back.probs, res.probs) and back.flips() == res.flips() and back.cfg == res.cfg
+
+
+def test_smoke_runtime():
+    sys.path.insert(0, str(ROOT/'tests'))
+    import smoke_runtime
+    smoke_runtime.main()
