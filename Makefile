@@ -12,7 +12,7 @@ help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile
 
 demo: install ## run the whole loop on built-in data; report in reports/demo
-	MPLBACKEND=agg $(BIN)/closed_loop_demo --out reports/demo
+	MPLBACKEND=agg PYTHONWARNINGS=ignore $(BIN)/closed_loop_demo --out reports/demo
 
 test: install ## notebooks, pytest, and a check that generated files are in step
 	MPLBACKEND=agg $(BIN)/nbdev_test --n_workers 1 --do_print

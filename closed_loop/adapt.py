@@ -93,13 +93,14 @@ def deep_params(
     gs = layer_groups(model)
     return [q for n in deep_groups(model,layers) for p in gs[n] for q in model.get_submodule(p).parameters()]
 
-# %% ../nbs/05_adapt.ipynb #65c70f76
+# %% ../nbs/05_adapt.ipynb #0474fb49
 class Snapshot:
     "All that training can change in a model, to be put back bit by bit"
     def __init__(self, model:nn.Module):
         self.modes = [(m,m.training) for m in model.modules()]
         self.tensors = [(d,k,t,t.detach().clone(),t.grad,t.requires_grad) for m in model.modules()
                         for d in (m._parameters,m._buffers) for k,t in d.items() if t is not None]
+        for *_,t,_,_,_ in self.tensors: t.grad = None   # else training would add to the caller's gradients in place
 
     @torch.no_grad()
     def restore_values(self):

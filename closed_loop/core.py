@@ -6,10 +6,9 @@
 __all__ = ['PRESETS', 'CLIConfig', 'make_config', 'check_config', 'CLIResult', 'load_result', 'check_data', 'check_classes',
            'paths_of', 'cli_predict', 'plan_for', 'second_look', 'learner_cli_predict']
 
-# %% ../nbs/00_core.ipynb #abb7218e
-import json, sys, time, platform, numpy as np, pandas as pd, torch
+# %% ../nbs/00_core.ipynb #897e3fe3
+import json, platform, time, pandas as pd, torch
 from dataclasses import dataclass, field, asdict, fields, replace
-from functools import partial
 from pathlib import Path
 from torch import nn, Tensor
 from fastcore.basics import patch
@@ -17,7 +16,7 @@ from fastai.learner import Learner
 from . import __version__
 from .confidence import confidence, find_hard, check_eps
 from .plan import Plan, make_plan, check_plan_args, save_plan, load_plan
-from .auxset import AuxSet, as_dl, vocab_of
+from .auxset import AuxSet, as_dl
 from .supcon import last_linear
 from .adapt import adapt_learner, deep_groups, look, on_device, rollback, BN_POLICIES
 from .decide import decide, RULES
@@ -200,20 +199,20 @@ def load_result(
     path = Path(path); t,meta = load_file(path/'looks.safetensors'),json.loads((path/'run.json').read_text())
     return CLIResult(plan=load_plan(path/'plan.json'), cfg=CLIConfig(**meta['cfg']), **t, **{k:meta[k] for k in ('vocab','paths','times','price')})
 
-# %% ../nbs/00_core.ipynb #589a0e66
+# %% ../nbs/00_core.ipynb #4224a71b
 def _sections(res, n):
     "What the report shows, in order"
     if res.targets is not None:
         fate = rep.fates(res.first.argmax(1), res.preds, res.targets)
-        yield 'Result', res.summary().to_html()
+        yield 'Result', rep.table_html(res.summary())
         ax = rep.plot_fates(confidence(res.first), fate, eps=res.cfg.eps if res.cfg.quantile is None and res.cfg.criterion=='softmax' else None)
         yield 'Mended and destroyed, by first-look confidence', rep.fig_html(ax.figure, 'mended and destroyed answers by confidence')
         if res.get_image and len(res.hard):
             yield 'The four fates', rep.fig_html(rep.gallery(res.get_image, fate, res.first.softmax(1), res.probs, res.hard, res.vocab, n), 'gallery')
-    else: yield 'First answers', res.to_frame().head(10).to_html()
-    yield 'Plan', f'<p>{res.plan!r}; {res.price:,} training images passed</p>' + res.plan.frame(res.vocab).head(20).to_html()
-    yield 'Where the time went', pd.DataFrame([{k:f'{v:.1f} s' for k,v in res.times.items()}]).to_html(index=False)
-    yield 'Settings', pd.Series({k:str(v) for k,v in asdict(res.cfg).items()}).to_frame('value').to_html()
+    else: yield 'First answers', rep.table_html(res.to_frame().head(10), False)
+    yield 'Plan', f'<p>{res.plan!r}; {res.price:,} training images passed</p>' + rep.table_html(res.plan.frame(res.vocab).head(20).reset_index(), False)
+    yield 'Where the time went', rep.table_html(pd.DataFrame([{k:f'{v:.1f} s' for k,v in res.times.items()}]), False)
+    yield 'Settings', rep.table_html(pd.Series({k:str(v) for k,v in asdict(res.cfg).items()}).to_frame('value'))
 
 @patch
 def report(self:CLIResult,
@@ -267,7 +266,7 @@ def paths_of(
     p = getattr(ds,'paths',None) or [s[0] for s in getattr(ds,'samples',[])] or [o for o in getattr(ds,'items',[]) if isinstance(o,(str,Path))]
     return [str(o) for o in p] if len(p)==len(ds) else None
 
-# %% ../nbs/00_core.ipynb #2bf62ede
+# %% ../nbs/00_core.ipynb #cc2621d8
 def cli_predict(
     model, # an `nn.Module` or a fastai `Learner`; comes back exactly as it was
     train=None, # folder, dataset, DataLoader or DataLoaders of training images; a `Learner`'s own if not given
@@ -283,7 +282,7 @@ def cli_predict(
     "Closed-loop inference: a first look at all of `test`, a second one at what is hard"
     model,aux,test_dl,C = _open(model, train, test, size, num_workers, settings.get('bs',256))
     cfg = make_config(preset, **settings)
-    check_config(cfg, model, C); check_data(aux, test_dl, C)
+    check_data(aux, test_dl, C); check_config(cfg, model, C)
     t0 = time.perf_counter()
     with on_device(model, device) as dev:
         first,targets = look(model, test_dl, dev); t1 = time.perf_counter()
