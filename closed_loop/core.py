@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['PRESETS', 'CLIConfig', 'make_config', 'check_config', 'CLIResult', 'load_result', 'check_data', 'check_classes',
-           'paths_of', 'cli_predict', 'plan_for', 'second_look', 'learner_cli_predict']
+           'paths_of', 'cli_predict', 'first_probe', 'plan_for', 'second_look', 'both_probes', 'learner_cli_predict']
 
-# %% ../nbs/00_core.ipynb #897e3fe3
+# %% ../nbs/00_core.ipynb #f9311250
 import json, platform, time, pandas as pd, torch
 from dataclasses import dataclass, field, asdict, fields, replace
 from pathlib import Path
@@ -14,16 +14,16 @@ from torch import nn, Tensor
 from fastcore.basics import patch
 from fastai.learner import Learner
 from . import __version__
-from .confidence import confidence, find_hard, check_eps
-from .plan import Plan, make_plan, check_plan_args, save_plan, load_plan
-from .auxset import AuxSet, as_dl
+from .confidence import confidence, find_hard, check_eps, fit_temperature
+from .plan import Plan, make_plan, check_plan_args, class_sets, with_probes, save_plan, load_plan
+from .auxset import AuxSet, as_dl, plain_dl, sub_dl
 from .supcon import last_linear
 from .adapt import adapt_learner, deep_groups, look, on_device, rollback, BN_POLICIES
-from .decide import decide, RULES
+from .decide import decide, fit_conditional, RULES
 from .run import run_plan, RunningFlips
 from . import report as rep
 
-# %% ../nbs/00_core.ipynb #ba158a05
+# %% ../nbs/00_core.ipynb #0232ce58
 @dataclass
 class CLIConfig:
     "Every setting of closed-loop inference; the defaults are the paper's"
@@ -33,6 +33,7 @@ class CLIConfig:
     planner:str='kmeans'    # how hard images are grouped
     K:int=10                # classes per task
     Q:int=400               # number of tasks
+    cover:float=None        # or: as few tasks as are expected to cover this share of the hard images
     merge:bool=False        # join tasks that have the same classes
     layers:object='all'     # what to fine-tune: 'all', the first group to train, or a number of groups
     bn:str='train'          # BatchNorm statistics of trained layers: train or freeze
@@ -45,6 +46,9 @@ class CLIConfig:
     tau:float=0.07          # its temperature
     proportion:float=1.     # share of each class's training images to use
     rule:str='paper'        # how two looks become one answer
+    alpha:float=0.5         # weight of the second look, for rules that have one
+    T:float=1.              # softens the second look, for rules that blend
+    holdout:float=0.1       # share of training images set aside to choose alpha and T, for the validated rule
     seed:int=0              # of everything random
 
 PRESETS = dict(paper={}, paper_ood=dict(eps=0.6))
@@ -61,7 +65,7 @@ def make_config(
         if k not in known: raise TypeError(f"{k}={settings[k]!r} is not a setting: expected {', '.join(sorted(known))}")
     return CLIConfig(**{**PRESETS[preset], **settings})
 
-# %% ../nbs/00_core.ipynb #3cce9e98
+# %% ../nbs/00_core.ipynb #3123e43f
 def check_config(
     cfg:CLIConfig, # what to check
     model:nn.Module, # the classifier it is for
@@ -73,13 +77,17 @@ def check_config(
     deep_groups(model, cfg.layers)
     if cfg.bn not in BN_POLICIES: raise ValueError(f"bn={cfg.bn!r} is unknown: expected one of {', '.join(BN_POLICIES)}")
     if cfg.rule not in RULES: raise ValueError(f"rule={cfg.rule!r} is unknown: expected one of {', '.join(RULES)}")
+    if cfg.cover is not None and (cfg.planner!='coverage' or not 0<cfg.cover<=1):
+        raise ValueError(f"cover={cfg.cover} with planner={cfg.planner!r}: expected a share in (0, 1] and planner='coverage'")
     if not 0<cfg.proportion<=1: raise ValueError(f"proportion={cfg.proportion} is outside (0, 1]: it is the share of training images to use")
+    for k in ('alpha','holdout'):
+        if not 0<=getattr(cfg,k)<=1: raise ValueError(f"{k}={getattr(cfg,k)} is outside [0, 1]")
     for k,least in (('epochs',1),('bs',2)):
         if getattr(cfg,k)<least: raise ValueError(f"{k}={getattr(cfg,k)}: expected at least {least}")
-    for k in ('lr','tau'):
+    for k in ('lr','tau','T'):
         if not getattr(cfg,k)>0: raise ValueError(f"{k}={getattr(cfg,k)}: expected a number above 0")
 
-# %% ../nbs/00_core.ipynb #12213693
+# %% ../nbs/00_core.ipynb #a00926ba
 @dataclass(repr=False)
 class CLIResult:
     "Both looks at every hard image, and the answers that follow from them"
@@ -93,6 +101,7 @@ class CLIResult:
     paths:list=None        # files of the test images
     times:dict=field(default_factory=dict) # seconds of each step
     price:int=0            # training images passed, all epochs
+    probe:dict=field(default_factory=dict) # both looks at labelled images: first, second, S, targets; and T, the temperature
     get_image:object=None  # index -> image tensor, for galleries
 
     def __len__(self): return len(self.first)
@@ -107,17 +116,22 @@ class CLIResult:
     @property
     def S(self):
         "(len(hard), C) true where a class belongs to the image's task"
-        m = torch.zeros(len(self.plan), self.first.shape[1], dtype=torch.bool)
-        for i,task in enumerate(self.plan): m[i,task.classes] = True
-        return m[self.task_of[self.hard]]
+        return class_sets(self.plan, self.first.shape[1])[self.task_of[self.hard]]
 
-# %% ../nbs/00_core.ipynb #2549d155
+# %% ../nbs/00_core.ipynb #04257c9e
 @patch(as_prop=True)
 def probs(self:CLIResult)->Tensor: # (N, C)
     "Final probabilities of every image"
     p = self.first.softmax(1)
-    if len(self.hard): p[self.hard] = decide(self.first[self.hard], self.second, self.S, self.cfg.rule)
+    if len(self.hard): p[self.hard] = decide(self.first[self.hard], self.second, self.S, self.cfg.rule, **self.blend)
     return p
+
+@patch(as_prop=True)
+def blend(self:CLIResult)->dict: # alpha and T
+    "Weight and temperature of the second look: as set, or as the probes choose"
+    if self.cfg.rule!='validated': return dict(alpha=self.cfg.alpha, T=self.cfg.T)
+    if not self.probe: raise ValueError("rule='validated' needs labelled images that were looked at twice: run cli_predict with rule='validated' or calib=")
+    return fit_conditional(*(self.probe[k] for k in ('first','second','S','targets')))
 
 @patch(as_prop=True)
 def preds(self:CLIResult)->Tensor: # (N,)
@@ -127,9 +141,10 @@ def preds(self:CLIResult)->Tensor: # (N,)
 @patch
 def with_rule(self:CLIResult,
     rule:str, # name of a rule
+    **kwargs, # alpha and T
 )->CLIResult: # the same looks, another decision
     "Decide again from the same two looks, without training"
-    return replace(self, cfg=replace(self.cfg, rule=rule))
+    return replace(self, cfg=replace(self.cfg, rule=rule, **kwargs))
 
 # %% ../nbs/00_core.ipynb #5f7d1ac4
 @patch
@@ -175,7 +190,7 @@ def _repr_html_(self:CLIResult):
     if self.targets is None: return f'<p>{self!r}</p>{self.to_frame().head().to_html()}'
     return f'<p>{rep.verdict(self.flips())}</p>{self.summary().to_html()}'
 
-# %% ../nbs/00_core.ipynb #87501ce3
+# %% ../nbs/00_core.ipynb #25b7a360
 @patch
 def save(self:CLIResult,
     path:str, # a folder
@@ -185,6 +200,7 @@ def save(self:CLIResult,
     path = Path(path); path.mkdir(parents=True, exist_ok=True)
     t = dict(first=self.first, hard=self.hard, second=self.second)
     if self.targets is not None: t['targets'] = self.targets
+    t.update({f'probe_{k}':v for k,v in self.probe.items()})
     save_file({k:v.contiguous() for k,v in t.items()}, path/'looks.safetensors')
     save_plan(self.plan, path/'plan.json')
     meta = dict(cfg=asdict(self.cfg), vocab=self.vocab, paths=self.paths, times=self.times, price=self.price, version=__version__)
@@ -197,7 +213,8 @@ def load_result(
     "Read a saved result"
     from safetensors.torch import load_file
     path = Path(path); t,meta = load_file(path/'looks.safetensors'),json.loads((path/'run.json').read_text())
-    return CLIResult(plan=load_plan(path/'plan.json'), cfg=CLIConfig(**meta['cfg']), **t, **{k:meta[k] for k in ('vocab','paths','times','price')})
+    probe = {k.removeprefix('probe_'):t.pop(k) for k in list(t) if k.startswith('probe_')}
+    return CLIResult(plan=load_plan(path/'plan.json'), cfg=CLIConfig(**meta['cfg']), probe=probe, **t, **{k:meta[k] for k in ('vocab','paths','times','price')})
 
 # %% ../nbs/00_core.ipynb #4224a71b
 def _sections(res, n):
@@ -266,11 +283,12 @@ def paths_of(
     p = getattr(ds,'paths',None) or [s[0] for s in getattr(ds,'samples',[])] or [o for o in getattr(ds,'items',[]) if isinstance(o,(str,Path))]
     return [str(o) for o in p] if len(p)==len(ds) else None
 
-# %% ../nbs/00_core.ipynb #cc2621d8
+# %% ../nbs/00_core.ipynb #578e4b6c
 def cli_predict(
     model, # an `nn.Module` or a fastai `Learner`; comes back exactly as it was
     train=None, # folder, dataset, DataLoader or DataLoaders of training images; a `Learner`'s own if not given
     test=None, # folder, dataset or DataLoader of test images, with or without labels
+    calib=None, # labelled images that the model was not trained on, to choose how far the second look is trusted
     preset:str='paper', # settings to start from
     device=None, # where to run; a GPU if there is one
     cbs=None, # fastai callbacks for the fine-tuning
@@ -283,27 +301,50 @@ def cli_predict(
     model,aux,test_dl,C = _open(model, train, test, size, num_workers, settings.get('bs',256))
     cfg = make_config(preset, **settings)
     check_data(aux, test_dl, C); check_config(cfg, model, C)
-    t0 = time.perf_counter()
+    t = [time.perf_counter()]
     with on_device(model, device) as dev:
-        first,targets = look(model, test_dl, dev); t1 = time.perf_counter()
-        plan = plan_for(first, cfg, aux); t2 = time.perf_counter()
-        second = second_look(model, plan, aux, test_dl, cfg, first, targets, dev, cbs, progress); t3 = time.perf_counter()
-    price = plan.price(aux.counts(cfg.proportion))*cfg.epochs
+        first,targets = look(model, test_dl, dev); t.append(time.perf_counter())
+        probe_dl,probe = first_probe(model, aux, test_dl, calib, cfg, dev)
+        plan = plan_for(first, cfg, aux, probe); t.append(time.perf_counter())
+        second,probe = second_look(model, plan, aux, test_dl, cfg, first, targets, dev, cbs, progress, probe_dl, probe); t.append(time.perf_counter())
+    times = dict(zip(('first look','plan','second look'), (b-a for a,b in zip(t,t[1:]))))
     return CLIResult(first, torch.tensor(sorted(plan.members),dtype=torch.long), second, plan, cfg, targets, aux.vocab, paths_of(test_dl.dataset),
-        dict(first=t1-t0, plan=t2-t1, second=t3-t2), price, lambda i: test_dl.new(bs=1, get_idxs=lambda: [i]).one_batch()[0][0])
+        times, plan.price(aux.counts(cfg.proportion))*cfg.epochs, probe, lambda i: test_dl.new(bs=1, get_idxs=lambda: [i]).one_batch()[0][0])
 
-# %% ../nbs/00_core.ipynb #841272c2
+# %% ../nbs/00_core.ipynb #63ec485f
+def first_probe(
+    model:nn.Module, # on `device`
+    aux:AuxSet, # training data; loses what is held out
+    test_dl, # its transforms are those of test time
+    calib, # labelled images, or None
+    cfg:CLIConfig, # settings
+    device='cpu', # where the model is
+)->tuple: # loader of the labelled images; their logits, labels and temperature
+    "Look at labelled images, if any are wanted"
+    if calib is None and cfg.rule!='validated': return None,{}
+    dl = as_dl(calib, aux.bs) if calib is not None else sub_dl(plain_dl(aux,test_dl), aux.hold_out(cfg.holdout,cfg.seed))
+    z,y = look(model, dl, device)
+    if y is None: raise ValueError("calib has no labels: expected images with their true classes")
+    return dl, dict(first=z, targets=y, T=torch.tensor(fit_temperature(z,y)))
+
+# %% ../nbs/00_core.ipynb #180cf325
 def plan_for(
     first:Tensor, # (N, C) first-look logits
     cfg:CLIConfig, # settings
     aux:AuxSet, # training data
+    probe:dict=None, # from `first_probe`
 )->Plan:
-    "Find hard images and group them"
+    "Find hard images, group them, and give each task its probes"
     hard = find_hard(first, cfg.eps, cfg.quantile, cfg.criterion)
-    plan = make_plan(first, hard, cfg.planner, cfg.K, cfg.Q, cfg.seed, cfg.merge)
+    T = probe['T'].item() if probe else 1.
+    plan = make_plan(first/T, hard, cfg.planner, cfg.K, cfg.Q, cfg.seed, cfg.merge, cfg.cover)
     check_classes(plan, aux)
-    return plan
+    if not probe or not plan: return plan
+    # as unsure as the surest hard image
+    unsure = confidence(probe['first'],cfg.criterion) <= confidence(first[hard],cfg.criterion).max()
+    return with_probes(plan, (probe['first']/T).softmax(1), unsure.nonzero().flatten())
 
+# %% ../nbs/00_core.ipynb #4f856c8c
 def second_look(
     model:nn.Module, # on `device`, with its base weights
     plan:Plan, # what to do
@@ -315,18 +356,33 @@ def second_look(
     device='cpu', # where the model is
     cbs=None, # fastai callbacks
     progress:bool=True, # show a bar
-)->Tensor: # (hard images, C) second-look logits
+    probe_dl=None, # labelled images
+    probe:dict=None, # first look at them
+)->tuple: # (hard images, C) second-look logits, and both looks at the probes
     "Run the plan; the model is bit-identical afterwards"
     C = first.shape[1]
-    if not plan: return torch.zeros(0, C)
+    if not plan: return torch.zeros(0,C),{}
     def rule(task, z):
-        S = torch.zeros(len(task), C, dtype=torch.bool); S[:,task.classes] = True
-        return decide(first[task.members], z, S, cfg.rule).argmax(1)
+        S = class_sets([task],C).expand(len(task),-1)
+        return decide(first[task.members], z, S, cfg.rule, alpha=cfg.alpha, T=cfg.T).argmax(1)
     watch = RunningFlips(first.argmax(1), targets, rule) if targets is not None else None
     with rollback(model) as snap:
         learn = adapt_learner(model, cfg.layers, cfg.bn, cfg.lam, cfg.tau, cfg.mom, cfg.wd, device, cbs)
-        return run_plan(learn, snap, plan, aux, test_dl, C, watch, progress, epochs=cfg.epochs, lr=cfg.lr,
-                        proportion=cfg.proportion, bs=cfg.bs, seed=cfg.seed, device=device)
+        z,zp = run_plan(learn, snap, plan, aux, test_dl, C, watch, progress, epochs=cfg.epochs, lr=cfg.lr,
+                        proportion=cfg.proportion, bs=cfg.bs, seed=cfg.seed, device=device, probe_dl=probe_dl)
+    return z, both_probes(plan, probe, zp)
+
+def both_probes(
+    plan:Plan, # with probes
+    probe:dict, # first look at all labelled images
+    zp:Tensor, # second look at the probes, in the order of their indices
+)->dict: # first, second, S, targets and T of the probes
+    "Both looks at the probes, row by row"
+    if not probe: return {}
+    task = {i:q for q,t in enumerate(plan) for i in t.probes}
+    idx = torch.tensor(sorted(task), dtype=torch.long)
+    S = class_sets(plan, zp.shape[1])[[task[i] for i in idx.tolist()]]
+    return dict(first=probe['first'][idx], second=zp, S=S, targets=probe['targets'][idx], T=probe['T'])
 
 # %% ../nbs/00_core.ipynb #990d700b
 def learner_cli_predict(

@@ -79,7 +79,7 @@ def glyph_classes()->list:
 def _bank(classes, size=40):
     return torch.from_numpy(np.stack([[render_glyph(c,p,size) for p in glyph_fonts()] for c in classes]))
 
-# %% ../nbs/10_data.ipynb #11c2ac73
+# %% ../nbs/10_data.ipynb #a04bca99
 def _uniform(g, n, lo, hi): return torch.empty(n).uniform_(lo, hi, generator=g)
 
 def _affine(
@@ -89,7 +89,7 @@ def _affine(
 )->Tensor: # (n, 2, 3)
     "Random affine maps from image to bank, each a shear, a rotation, a scaling of both sides and a shift"
     a,sh = _uniform(g,n,-35,35)*level*math.pi/180, _uniform(g,n,-.45,.45)*level
-    (sx,sy),(tx,ty) = (torch.stack([_uniform(g,n,-b,b)*level for _ in 'xy']) for b in (.35,.29))
+    (sx,sy),(tx,ty) = (torch.stack([_uniform(g,n,-b,b)*level for _ in 'xy']) for b in (.35,.3))
     sx,sy,c,s = 1.4*sx.exp(), 1.4*sy.exp(), a.cos(), a.sin() # 1.4 leaves a margin
     return torch.stack([sx*c, sx*(sh*c-s), tx, sy*s, sy*(sh*s+c), ty], 1).view(n,2,3)
 

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['PLANNERS', 'Task', 'Plan', 'plan_frame', 'save_plan', 'load_plan', 'top_k', 'kmeans_plan', 'online_plan',
-           'class_sets', 'expected_coverage', 'true_coverage', 'coverage_plan', 'merge_equal', 'check_plan_args',
-           'make_plan']
+           'class_sets', 'expected_coverage', 'true_coverage', 'coverage_plan', 'join', 'with_probes', 'merge_equal',
+           'fewest_tasks', 'best_within', 'eps_table', 'check_plan_args', 'make_plan']
 
 # %% ../nbs/02_plan.ipynb #a71b10bb
 import json, numpy as np, pandas as pd, torch
@@ -14,12 +14,13 @@ from pathlib import Path
 from sklearn.cluster import KMeans
 from torch import Tensor
 
-# %% ../nbs/02_plan.ipynb #ab94d7c9
+# %% ../nbs/02_plan.ipynb #0c621d79
 @dataclass
 class Task:
     "Test images to answer again, and the classes to learn for it"
     members:list # indices into the test set
     classes:list # class ids, most probable first
+    probes:list=field(default_factory=list) # indices into a labelled set that is looked at alongside
     def __len__(self): return len(self.members)
 
 # %% ../nbs/02_plan.ipynb #5f384154
@@ -170,6 +171,23 @@ def coverage_plan(
     tasks = [(lab==q).nonzero().flatten() for q in range(Q)]
     return Plan([Task(hard[m].tolist(), top_k((P[m].sum(0)*S[q]).numpy(),K)) for q,m in enumerate(tasks) if len(m)], 'coverage', K)
 
+# %% ../nbs/02_plan.ipynb #0f74b046
+def join(
+    plan:Plan, # any plan
+    probs:Tensor, # (n, C) softmax of other images
+)->Tensor: # (n,) task of each
+    "The task that covers each image best"
+    return (probs@class_sets(plan,probs.shape[1]).to(probs.dtype).T).argmax(1)
+
+def with_probes(
+    plan:Plan, # any plan
+    probs:Tensor, # (n, C) softmax of the labelled images
+    idxs:Tensor, # which of them to use
+)->Plan: # the same tasks, with probes
+    "Give each task the labelled images that would have joined it"
+    lab = join(plan, probs[idxs])
+    return Plan([Task(t.members, t.classes, idxs[lab==i].tolist()) for i,t in enumerate(plan)], plan.planner, plan.K)
+
 # %% ../nbs/02_plan.ipynb #ce514838
 def merge_equal(
     plan:Plan, # any plan
@@ -178,6 +196,63 @@ def merge_equal(
     by = {}
     for t in plan: by.setdefault(frozenset(t.classes), Task([], sorted(t.classes))).members.extend(t.members)
     return Plan(by.values(), plan.planner, plan.K)
+
+# %% ../nbs/02_plan.ipynb #04d07140
+def fewest_tasks(
+    probs:Tensor, # (N, C) softmax of all test images
+    hard:Tensor, # indices of the hard ones
+    K:int=10, # classes per task
+    cover:float=0.9, # wanted expected coverage
+    seed:int=0, # of the planner
+)->Plan: # with as many tasks as hard images if that is what it takes
+    "The smallest plan, to within 5 % of its size, that is expected to cover enough"
+    def plan(Q): return coverage_plan(probs, hard, K, Q, seed)
+    def ok(p): return expected_coverage(p,probs)>=cover
+    lo,hi,best = 0,1,None
+    while hi<len(hard) and not ok(best:=plan(hi)): lo,hi = hi,2*hi
+    if hi>=len(hard): hi,best = len(hard),plan(len(hard))
+    while hi-lo>max(1,.05*hi):
+        mid = (lo+hi)//2; p = plan(mid)
+        if ok(p): hi,best = mid,p
+        else: lo = mid
+    return best
+
+# %% ../nbs/02_plan.ipynb #5edbcc03
+def best_within(
+    probs:Tensor, # (N, C) softmax of all test images
+    hard:Tensor, # indices of the hard ones
+    counts, # training images per class
+    budget:int, # training images that one epoch over the plan may pass
+    Ks:tuple=(5,10,15,20), # classes per task to try
+    seed:int=0, # of the planner
+)->Plan:
+    "The plan with the highest expected coverage for its price"
+    n = sum(counts)/len(counts); plans = []
+    for K in sorted({min(K,probs.shape[1]) for K in Ks}):
+        Q = min(int(budget/(K*n)), len(hard))
+        while Q>0 and (p:=coverage_plan(probs,hard,K,Q,seed)).price(counts)>budget: Q -= max(1,Q//20)
+        if Q>0: plans.append(p)
+    if not plans: raise ValueError(f"budget={budget} training images is less than one task of {min(Ks)} classes needs ({int(min(Ks)*n)}): raise it or lower K")
+    return max(plans, key=lambda p: expected_coverage(p,probs))
+
+# %% ../nbs/02_plan.ipynb #dec9ff52
+def eps_table(
+    logits:Tensor, # (N, C) first-look outputs
+    K:int=10, # classes per task
+    cover:float=0.9, # wanted expected coverage of the hard images
+    counts=None, # training images per class
+    T:float=1., # temperature that makes the probabilities honest
+    at:tuple=(.3,.4,.5,.6,.7,.8,.9), # thresholds
+)->pd.DataFrame: # one row per threshold
+    "What each threshold is expected to buy, and its price"
+    conf,probs = logits.softmax(1).amax(1),(logits/T).softmax(1)
+    wrong,rows = 1-probs.amax(1),[]
+    for eps in at:
+        m = conf<eps; hard = m.nonzero().flatten()
+        p = fewest_tasks(probs, hard, K, cover) if len(hard) else Plan()
+        rows.append(dict(eps=eps, hard=m.float().mean().item(), mistakes=(wrong[m].sum()/wrong.sum()).item(),
+            easy_accuracy=1-wrong[~m].mean().item(), tasks=len(p), price=p.price(counts) if counts is not None else len(p)*K))
+    return pd.DataFrame(rows).set_index('eps')
 
 # %% ../nbs/02_plan.ipynb #f3a1d119
 PLANNERS = dict(kmeans=kmeans_plan, coverage=coverage_plan, online=online_plan)
@@ -194,7 +269,7 @@ def check_plan_args(
     if not 1<=K<=C: raise ValueError(f"K={K} classes per task, but the model has {C}: expected 1 <= K <= {C}")
     if Q is not None and Q<1: raise ValueError(f"Q={Q} tasks: expected at least 1")
 
-# %% ../nbs/02_plan.ipynb #c444b763
+# %% ../nbs/02_plan.ipynb #9cd415af
 def make_plan(
     logits:Tensor, # (N, C) first-look outputs
     hard:Tensor, # indices of hard images
@@ -203,8 +278,10 @@ def make_plan(
     Q:int=400, # number of tasks
     seed:int=0, # of the planner
     merge:bool=False, # join tasks with equal classes
+    cover:float=None, # instead of `Q`, with the coverage planner: as few tasks as are expected to cover this share
 )->Plan:
     "Group `hard` images into tasks"
     check_plan_args(K, Q, logits.shape[1], planner)
-    plan = PLANNERS[planner](logits.float().softmax(1), hard, K=K, Q=Q, seed=seed)
+    if cover is not None: plan = fewest_tasks(logits.float().softmax(1), hard, K, cover, seed)
+    else: plan = PLANNERS[planner](logits.float().softmax(1), hard, K=K, Q=Q, seed=seed)
     return merge_equal(plan) if merge else plan
