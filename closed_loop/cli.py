@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['dashes', 'fail', 'show', 'closed_loop_demo', 'closed_loop_predict']
 
-# %% ../nbs/16_cli.ipynb #86540703
-import sys, time, warnings
+# %% ../nbs/16_cli.ipynb #04eba769
+import sys, time
 from pathlib import Path
 from fastcore.script import call_parse
 from .core import cli_predict
@@ -63,7 +63,7 @@ def closed_loop_demo(
     show(res, Path(out), 'Closed-loop inference on glyphs')
     print(f'{time.perf_counter()-t:.0f} s in all')
 
-# %% ../nbs/16_cli.ipynb #d7085a21
+# %% ../nbs/16_cli.ipynb #f594be72
 @call_parse
 def closed_loop_predict(
     train:str=None, # folder of training images, one folder per class
@@ -89,10 +89,7 @@ def closed_loop_predict(
     absent = [f'--{k}' for k,v in dict(train=train, test=test, arch=arch, weights=weights).items() if not v]
     if absent: fail(f"{', '.join(absent)} missing: closed_loop_predict --train DIR --test DIR --arch NAME --weights FILE --out DIR")
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter('ignore')   # said below, one line each
-            tr,te = folder_datasets(train, test, size=size, skip_bad=skip_bad)
-        for path,err in tr.bad+te.bad: print(f'skipped {path}: {err}', file=sys.stderr)
+        tr,te = folder_datasets(train, test, size=size, skip_bad=skip_bad)
         model = load_model(arch, weights, len(tr.classes))
         res = cli_predict(model, tr, te, preset=preset, eps=eps, K=K or min(10,len(tr.classes)), Q=Q, bn=bn, epochs=epochs, bs=bs, lr=lr, seed=seed,
                           layers=int(layers) if layers.isdigit() else layers, num_workers=num_workers, progress=sys.stdout.isatty())

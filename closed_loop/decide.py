@@ -88,7 +88,7 @@ def conditional(
 # %% ../nbs/06_decide.ipynb #a51e59e8
 RULES.update(gated=gated, blend=blend, restrict=restrict, conditional=conditional)
 
-# %% ../nbs/06_decide.ipynb #d3434f71
+# %% ../nbs/06_decide.ipynb #a36cb951
 ALPHAS,TS = [i/10 for i in range(11)],[.7,1.,1.5,2.,3.]
 
 def fit_conditional(
@@ -99,12 +99,15 @@ def fit_conditional(
     least:int=20, # with fewer probes than this the first look stands
 )->dict: # alpha and T
     "Weight and temperature of the second look that suit labelled images best"
-    def answers(**kw): return conditional(z0.float(), z1.float(), S, **kw)
-    def ll(p): return p.gather(1,y[:,None]).clamp(min=1e-9).log().mean().item()
+    def answers(a, T): return conditional(z0.float(), z1.float(), S, alpha=a, T=T)
+    def ll(p): return p.gather(1,y[:,None]).clamp(min=1e-9).log()[:,0]
     if len(y)<least: return dict(alpha=0., T=1.)
-    best = max((dict(alpha=a,T=T) for a in ALPHAS for T in TS), key=lambda kw: ll(answers(**kw)))
-    gain = (answers(**best).argmax(1)==y).sum()-(z0.argmax(1)==y).sum()
-    return best if gain>0 else dict(alpha=0., T=1.)
+    grid = {(a,T):ll(answers(a,T)) for a in ALPHAS for T in TS}
+    best = grid[max(grid, key=lambda k: grid[k].mean())]
+    def near(l): d = best-l; return d.mean()<=d.std()/len(d)**.5
+    a,T = min((k for k in grid if near(grid[k])), key=lambda k: (k[0]/k[1]/(1.01-k[0]), k[1]))
+    gain = (answers(a,T).argmax(1)==y).sum()-(z0.argmax(1)==y).sum()
+    return dict(alpha=a, T=T) if gain>0 else dict(alpha=0., T=1.)
 
 # %% ../nbs/06_decide.ipynb #ac6702e1
 RULES['validated'] = conditional   # with settings from `fit_conditional`

@@ -197,20 +197,21 @@ def merge_equal(
     for t in plan: by.setdefault(frozenset(t.classes), Task([], sorted(t.classes))).members.extend(t.members)
     return Plan(by.values(), plan.planner, plan.K)
 
-# %% ../nbs/02_plan.ipynb #04d07140
+# %% ../nbs/02_plan.ipynb #53018fca
 def fewest_tasks(
     probs:Tensor, # (N, C) softmax of all test images
     hard:Tensor, # indices of the hard ones
     K:int=10, # classes per task
     cover:float=0.9, # wanted expected coverage
+    most:int=None, # tasks at most, covered or not
     seed:int=0, # of the planner
-)->Plan: # with as many tasks as hard images if that is what it takes
+)->Plan:
     "The smallest plan, to within 5 % of its size, that is expected to cover enough"
     def plan(Q): return coverage_plan(probs, hard, K, Q, seed)
     def ok(p): return expected_coverage(p,probs)>=cover
-    lo,hi,best = 0,1,None
-    while hi<len(hard) and not ok(best:=plan(hi)): lo,hi = hi,2*hi
-    if hi>=len(hard): hi,best = len(hard),plan(len(hard))
+    most = min(most or len(hard), len(hard)); lo,hi,best = 0,min(1,most),plan(1)
+    while hi<most and not ok(best): lo,hi = hi,min(2*hi,most); best = plan(hi)
+    if not ok(best): return best
     while hi-lo>max(1,.05*hi):
         mid = (lo+hi)//2; p = plan(mid)
         if ok(p): hi,best = mid,p
@@ -269,7 +270,7 @@ def check_plan_args(
     if not 1<=K<=C: raise ValueError(f"K={K} classes per task, but the model has {C}: expected 1 <= K <= {C}")
     if Q is not None and Q<1: raise ValueError(f"Q={Q} tasks: expected at least 1")
 
-# %% ../nbs/02_plan.ipynb #9cd415af
+# %% ../nbs/02_plan.ipynb #4e6797b8
 def make_plan(
     logits:Tensor, # (N, C) first-look outputs
     hard:Tensor, # indices of hard images
@@ -278,10 +279,10 @@ def make_plan(
     Q:int=400, # number of tasks
     seed:int=0, # of the planner
     merge:bool=False, # join tasks with equal classes
-    cover:float=None, # instead of `Q`, with the coverage planner: as few tasks as are expected to cover this share
+    cover:float=None, # with the coverage planner: as few tasks as are expected to cover this share, at most `Q`
 )->Plan:
     "Group `hard` images into tasks"
     check_plan_args(K, Q, logits.shape[1], planner)
-    if cover is not None: plan = fewest_tasks(logits.float().softmax(1), hard, K, cover, seed)
+    if cover is not None: plan = fewest_tasks(logits.float().softmax(1), hard, K, cover, Q, seed)
     else: plan = PLANNERS[planner](logits.float().softmax(1), hard, K=K, Q=Q, seed=seed)
     return merge_equal(plan) if merge else plan

@@ -1,0 +1,100 @@
+"""Does a second look help? Base, the paper's recipe, each ingredient alone and together, and simpler things, in one table.
+
+    python benchmarks/accuracy.py --data glyphs --base middling --seeds 3
+    python benchmarks/accuracy.py --data path/to/tiny-imagenet-60 --seeds 3
+"""
+import argparse, time
+
+import pandas as pd
+import torch
+from fastai.callback.progress import ProgressCallback
+from fastai.callback import schedule
+from fastai.data.core import DataLoaders
+from fastai.learner import Learner
+from torch import nn
+
+from closed_loop.adapt import look
+from closed_loop.auxset import as_dl, BatchDL
+from closed_loop.baselines import knn_rerank, pft, tta
+from closed_loop.confidence import find_hard
+from closed_loop.core import cli_predict, make_config
+from closed_loop.data import cache_dir, glyph_aug, glyph_model, glyphs
+from closed_loop.plan import expected_coverage, true_coverage
+from closed_loop.report import flips
+from common import CropFlip, SmallResNet, folder_pixels, write
+
+GLYPH_BASES = dict(underfit=dict(epochs=1), middling=dict(), strong=dict(epochs=8, width=24))
+
+
+def glyph_problem(base, seed, args):
+    "Model, training, calibration and test images; a seed changes all of them"
+    model = glyph_model(seed=seed, progress=False, **GLYPH_BASES[base])
+    return model, glyphs(400, seed=seed, transform=glyph_aug()), glyphs(10, 'calib', seed=seed), glyphs(30, 'test', seed=seed), False
+
+
+def folder_problem(seed, args):
+    "The same from a folder; a tenth of the training images is kept from the base model as calibration set"
+    train,test = folder_pixels(args.data, args.size)
+    g = torch.Generator().manual_seed(seed); perm = torch.randperm(len(train),generator=g); n = len(train)//10
+    calib,train = train.some(perm[:n]),train.some(perm[n:]); train.transform = CropFlip(args.size//8)
+    f = cache_dir()/f'small-{args.size}-w{args.width}-e{args.base_epochs}-s{seed}.pt'
+    torch.manual_seed(seed); model = SmallResNet(len(train.classes), args.width).to(memory_format=torch.channels_last)
+    if f.exists(): model.load_state_dict(torch.load(f, weights_only=True))
+    else:
+        learn = Learner(DataLoaders(BatchDL(train,bs=128,shuffle=True), BatchDL(calib,bs=256)), model, nn.CrossEntropyLoss(label_smoothing=0.))
+        with learn.no_bar(): learn.fit_one_cycle(args.base_epochs, 1e-2)
+        torch.save(model.state_dict(), f)
+    return model.eval(), train, calib, test, True
+
+
+def row(name, first, preds, y, plan=None, price=0, seconds=0.):
+    f = flips(first.argmax(1), preds, y)
+    return dict(method=name, top1=100*f.after, gain=100*f.gain, F2T=f.F2T, T2F=f.T2F, tasks=len(plan) if plan else 0,
+        coverage=true_coverage(plan,y) if plan else float('nan'), price=price, ms_per_image=1000*seconds/f.N)
+
+
+def timed(f, *args, **kw):
+    t = time.perf_counter(); r = f(*args, **kw)
+    return r, time.perf_counter()-t
+
+
+def one_seed(problem, seed, args):
+    "All rows of one seed"
+    model,train,calib,test,flip = problem
+    kw = dict(Q=args.Q, K=args.K, eps=args.eps, epochs=args.epochs, lr=args.lr, seed=seed, calib=calib, progress=False, device='cpu')
+    runs = {(p,b):cli_predict(model, train, test, planner=p, bn=b, **kw) for p in ('kmeans','coverage') for b in ('train','freeze')}
+    paper,best = runs['kmeans','train'],runs['coverage','freeze']
+    y,first = paper.targets,paper.first
+    def of(name, r, rule, **k): r = r.with_rule(rule,**k); return row(name, first, r.preds, y, r.plan, r.price, r.seconds)
+    rows = [row('base', first, first.argmax(1), y, seconds=paper.times['first look']), of('paper', paper, 'paper'),
+        of('+ coverage plan', runs['coverage','train'], 'paper'), of('+ frozen BatchNorm', runs['kmeans','freeze'], 'paper'),
+        *(of(f'+ {r} rule', paper, r) for r in ('gated','blend','restrict','conditional','validated')),
+        *(of(f'coverage + freeze + {r}', best, r) for r in ('paper','gated','blend','restrict','conditional','validated'))]
+    z,t = timed(pft, model, train, test, paper.price, lr=args.lr, seed=seed); rows.append(row('PFT', first, z.argmax(1), y, price=paper.price, seconds=t))
+    z,t = timed(tta, model, test, 2, flip); rows.append(row('TTA', first, z.argmax(1), y, seconds=t))
+    p,t = timed(knn_rerank, model, train, test, first, find_hard(first,args.eps), args.K); rows.append(row('kNN re-ranking', first, p.argmax(1), y, seconds=t))
+    T = best.probe['T'].item(); honest = expected_coverage(best.plan, (first/T).softmax(1))
+    print(f"seed {seed}: T {T:.2f}, coverage {true_coverage(best.plan,y):.3f}, expected {expected_coverage(best.plan,first.softmax(1)):.3f}, calibrated {honest:.3f}, blend {best.with_rule('validated').blend}, probes {len(best.probe['targets'])}", flush=True)
+    return [dict(seed=seed, hard=len(paper.hard), N=len(y), expected_coverage=honest if 'coverage' in r['method'] else float('nan'), **r) for r in rows]
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument('--data', default='glyphs', help='glyphs, or a folder with train/ and val/')
+    p.add_argument('--base', default='middling', choices=GLYPH_BASES, help='how well the glyph network was trained')
+    p.add_argument('--seeds', type=int, default=3)
+    for k,v in dict(Q=40, K=10, epochs=5, size=32, width=16, base_epochs=12).items(): p.add_argument(f'--{k}', type=int, default=v)
+    for k,v in dict(eps=.7, lr=.01).items(): p.add_argument(f'--{k}', type=float, default=v)
+    p.add_argument('--name', help='of the result file')
+    args = p.parse_args()
+    is_glyphs = args.data=='glyphs'
+    name,rows = args.name or (f'accuracy_glyphs_{args.base}' if is_glyphs else 'accuracy_folder'),[]
+    for seed in range(args.seeds):
+        rows += one_seed(glyph_problem(args.base,seed,args) if is_glyphs else folder_problem(seed,args), seed, args)
+        write(name, pd.DataFrame(rows))   # what is computed is kept, seed by seed
+    df = pd.DataFrame(rows); order = df.method.drop_duplicates()
+    m,s = (getattr(df.groupby('method')[['top1','gain','F2T','T2F','coverage','price','ms_per_image']],o)().loc[order] for o in ('mean','std'))
+    print(m.round(2).assign(gain=[f'{a:+.2f} ± {b:.2f}' for a,b in zip(m.gain,s.gain)]).to_string())
+
+
+if __name__ == '__main__': main()
