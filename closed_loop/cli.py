@@ -5,21 +5,23 @@
 # %% auto #0
 __all__ = ['dashes', 'fail', 'show', 'closed_loop_demo', 'closed_loop_predict']
 
-# %% ../nbs/16_cli.ipynb #04eba769
-import sys, time
+# %% ../nbs/16_cli.ipynb #04009dc8
+import fastcore, sys, time
 from pathlib import Path
 from fastcore.script import call_parse
 from .core import cli_predict
 from .data import glyphs, glyph_model, glyph_aug, folder_datasets
 from .models import load_model
 
-# %% ../nbs/16_cli.ipynb #14da2b75
+# %% ../nbs/16_cli.ipynb #d4994123
 def dashes(
     argv:list, # arguments as typed
+    v2:bool=not fastcore.__version__.startswith('1.'), # fastcore 2 names options in lower case with dashes, 1 as the arguments are
 )->list: # as fastcore names them
-    "`--skip-bad` for `--skip_bad`"
-    def one(a): k,*v = a.split('=',1); return '='.join([k.replace('-','_').replace('__','--',1)]+v)
-    return [one(a) if a.startswith('--') and not a.startswith('--no-') else a for a in argv]
+    "`--skip-bad` and `--skip_bad`, `--Q` and `--q`: people type either"
+    def name(k): return k.lower().replace('_','-') if v2 else {'k':'K','q':'Q'}.get(k, k.replace('-','_'))
+    def one(a): k,*v = a[2:].split('=',1); return '='.join(['--'+name(k)]+v)
+    return [one(a) if a.startswith('--') else a for a in argv]
 
 # options are read when a command starts, and only our own commands may touch them
 if Path(sys.argv[0]).name.startswith('closed_loop_'): sys.argv[1:] = dashes(sys.argv[1:])

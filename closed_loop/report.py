@@ -84,7 +84,7 @@ def plot_fates(
     ax.legend(frameon=False); ax.spines[['top','right']].set_visible(False)
     return ax
 
-# %% ../nbs/07_report.ipynb #63f931d2
+# %% ../nbs/07_report.ipynb #357e8112
 def _picture(x):
     "A tensor of any normalisation as something `imshow` takes"
     x = torch.as_tensor(np.asarray(x)).float()
@@ -93,7 +93,7 @@ def _picture(x):
 
 def _caption(ax, who, y, p, ok, vocab, dy):
     name = str(vocab[y]) if vocab is not None else str(y)
-    ax.text(.5, dy, f'{who} {name[:18]} {p:.2f}', transform=ax.transAxes, ha='center', va='top', fontsize=7, color='#2f89cb' if ok else '#d1495b')
+    ax.text(.5, dy, f'{who} {name if len(name)<15 else name[:13]+"…"} {p:.2f}', transform=ax.transAxes, ha='center', va='top', fontsize=6.5, color='#2f89cb' if ok else '#d1495b')
 
 # %% ../nbs/07_report.ipynb #3e2eeda5
 def gallery(
