@@ -3,12 +3,11 @@
     python benchmarks/accuracy.py --data glyphs --base middling --seeds 3
     python benchmarks/accuracy.py --data path/to/tiny-imagenet-60 --seeds 3
 """
-import argparse, time
+import argparse, hashlib, json, time
 
 import pandas as pd
 import torch
-from fastai.callback.progress import ProgressCallback
-from fastai.callback import schedule
+import fastai.callback.progress, fastai.callback.schedule
 from fastai.data.core import DataLoaders
 from fastai.learner import Learner
 from torch import nn
@@ -17,9 +16,9 @@ from closed_loop.adapt import look
 from closed_loop.auxset import as_dl, BatchDL
 from closed_loop.baselines import knn_rerank, pft, tta
 from closed_loop.confidence import find_hard
-from closed_loop.core import cli_predict, make_config
+from closed_loop.core import cli_predict, load_result
 from closed_loop.data import cache_dir, glyph_aug, glyph_model, glyphs
-from closed_loop.plan import expected_coverage, true_coverage
+from closed_loop.plan import true_coverage
 from closed_loop.report import flips
 from common import CropFlip, SmallResNet, folder_pixels, write
 
@@ -58,24 +57,46 @@ def timed(f, *args, **kw):
     return r, time.perf_counter()-t
 
 
+def kept(args, **settings):
+    "Where results of these settings are kept, so that a stopped benchmark goes on where it was"
+    ident = dict(data=args.data, base=args.base, size=args.size, width=args.width, base_epochs=args.base_epochs, **settings)
+    return cache_dir()/'accuracy'/hashlib.sha256(json.dumps(ident,sort_keys=True).encode()).hexdigest()[:12]
+
+
+def looks(model, train, test, calib, seed, args, **settings):
+    "Both looks for some settings"
+    kw = dict(Q=args.Q, K=args.K, eps=args.eps, epochs=args.epochs, seed=seed, **settings)
+    d = kept(args, **kw)
+    if not (d/'run.json').exists(): cli_predict(model, train, test, calib=calib, progress=False, device='cpu', **kw).save(d)
+    return load_result(d)
+
+
+def fine_tuned(model, train, test, price, seed, args):
+    "Logits and seconds of pure fine-tuning"
+    f = kept(args, pft=price, seed=seed).with_suffix('.pt')
+    if not f.exists(): torch.save(dict(zip('zt', timed(pft, model, train, test, price, seed=seed))), f)
+    return torch.load(f, weights_only=True).values()
+
+
+ALONE = {'+ coverage plan':dict(planner='coverage'), '+ frozen BatchNorm':dict(bn='freeze'), '+ loss over the task':dict(loss_over='task')}
+RULES = ('gated','blend','restrict','conditional','validated')
+
+
 def one_seed(problem, seed, args):
     "All rows of one seed"
     model,train,calib,test,flip = problem
-    kw = dict(Q=args.Q, K=args.K, eps=args.eps, epochs=args.epochs, lr=args.lr, seed=seed, calib=calib, progress=False, device='cpu')
-    runs = {(p,b):cli_predict(model, train, test, planner=p, bn=b, **kw) for p in ('kmeans','coverage') for b in ('train','freeze')}
-    paper,best = runs['kmeans','train'],runs['coverage','freeze']
+    def run(**kw): return looks(model, train, test, calib, seed, args, **kw)
+    paper,best = run(preset='paper'),run(preset='default')
     y,first = paper.targets,paper.first
-    def of(name, r, rule, **k): r = r.with_rule(rule,**k); return row(name, first, r.preds, y, r.plan, r.price, r.seconds)
+    def of(name, r, rule): r = r.with_rule(rule); return row(name, first, r.preds, y, r.plan, r.price, r.seconds)
     rows = [row('base', first, first.argmax(1), y, seconds=paper.times['first look']), of('paper', paper, 'paper'),
-        of('+ coverage plan', runs['coverage','train'], 'paper'), of('+ frozen BatchNorm', runs['kmeans','freeze'], 'paper'),
-        *(of(f'+ {r} rule', paper, r) for r in ('gated','blend','restrict','conditional','validated')),
-        *(of(f'coverage + freeze + {r}', best, r) for r in ('paper','gated','blend','restrict','conditional','validated'))]
-    z,t = timed(pft, model, train, test, paper.price, lr=args.lr, seed=seed); rows.append(row('PFT', first, z.argmax(1), y, price=paper.price, seconds=t))
+        *(of(n, run(preset='paper',**kw), 'paper') for n,kw in ALONE.items()), *(of(f'+ {r} rule', paper, r) for r in RULES),
+        of('default', best, 'validated'), *(of(f'default, {r} rule', best, r) for r in ('paper',)+RULES[:-1])]
+    z,t = fine_tuned(model, train, test, paper.price, seed, args); rows.append(row('PFT', first, z.argmax(1), y, price=paper.price, seconds=t))
     z,t = timed(tta, model, test, 2, flip); rows.append(row('TTA', first, z.argmax(1), y, seconds=t))
     p,t = timed(knn_rerank, model, train, test, first, find_hard(first,args.eps), args.K); rows.append(row('kNN re-ranking', first, p.argmax(1), y, seconds=t))
-    T = best.probe['T'].item(); honest = expected_coverage(best.plan, (first/T).softmax(1))
-    print(f"seed {seed}: T {T:.2f}, coverage {true_coverage(best.plan,y):.3f}, expected {expected_coverage(best.plan,first.softmax(1)):.3f}, calibrated {honest:.3f}, blend {best.with_rule('validated').blend}, probes {len(best.probe['targets'])}", flush=True)
-    return [dict(seed=seed, hard=len(paper.hard), N=len(y), expected_coverage=honest if 'coverage' in r['method'] else float('nan'), **r) for r in rows]
+    print(f"seed {seed}: default bn={best.cfg.bn}, {best.blend}, {len(best.probe['targets'])} probes", flush=True)
+    return [dict(seed=seed, hard=len(paper.hard), N=len(y), **r) for r in rows]
 
 
 def main():
@@ -84,7 +105,7 @@ def main():
     p.add_argument('--base', default='middling', choices=GLYPH_BASES, help='how well the glyph network was trained')
     p.add_argument('--seeds', type=int, default=3)
     for k,v in dict(Q=40, K=10, epochs=5, size=32, width=16, base_epochs=12).items(): p.add_argument(f'--{k}', type=int, default=v)
-    for k,v in dict(eps=.7, lr=.01).items(): p.add_argument(f'--{k}', type=float, default=v)
+    p.add_argument('--eps', type=float, default=.7)
     p.add_argument('--name', help='of the result file')
     args = p.parse_args()
     is_glyphs = args.data=='glyphs'

@@ -129,14 +129,15 @@ def vocab_of(
             v = getattr(o, a, None)
             if v is not None and len(v): return list(v)
 
-# %% ../nbs/03_auxset.ipynb #7ab261ee
+# %% ../nbs/03_auxset.ipynb #e0c2fa44
 @patch
 def hold_out(self:AuxSet,
     share:float=0.1, # of each class
     seed:int=0, # which ones
 )->np.ndarray: # indices that no loader will hand out any more
     "Set some training images of every class aside"
-    def pick(c,ix): return np.random.default_rng((seed,c,1)).permutation(ix)[:int(share*len(ix))]
+    def n(ix): return max(round(share*len(ix)), int(share>0 and len(ix)>=5))   # a few images are too few to share
+    def pick(c,ix): return np.random.default_rng((seed,c,1)).permutation(ix)[:n(ix)]
     held = [pick(c,ix) for c,ix in enumerate(self.index)]
     self.index = [np.setdiff1d(ix,h) for ix,h in zip(self.index,held)]
     return np.sort(np.concatenate(held))

@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['dashes', 'fail', 'show', 'closed_loop_demo', 'closed_loop_predict']
 
-# %% ../nbs/16_cli.ipynb #04009dc8
-import fastcore, sys, time
+# %% ../nbs/16_cli.ipynb #1ecc8f9d
+import fastcore, sys, time, pandas as pd
 from pathlib import Path
 from fastcore.script import call_parse
 from .core import cli_predict
@@ -45,27 +45,30 @@ def show(
     if res.targets is not None: print(res.summary().T.to_string())
     print(f'\n{res!r}\nreport: {page}')
 
-# %% ../nbs/16_cli.ipynb #e5252998
+# %% ../nbs/16_cli.ipynb #61527423
 @call_parse
 def closed_loop_demo(
     out:str='reports/demo', # folder for the report
-    Q:int=16, # number of tasks
+    Q:int=12, # number of tasks
     eps:float=0.7, # look again below this confidence
     K:int=10, # classes per task
     epochs:int=3, # passes over a task's training images
     seed:int=0, # of everything random
 ):
     "Closed-loop inference on built-in data: trains a small network on first use, then gives it a second look"
-    t = time.perf_counter()
+    t,tty = time.perf_counter(),sys.stdout.isatty()   # a bar in a log file is noise
     print('glyphs: 160 classes of letters, digits and signs; the base network is trained on first use, about a minute', flush=True)
-    tty = sys.stdout.isatty()   # a bar in a log file is noise
     model,train,test = glyph_model(progress=tty),glyphs(transform=glyph_aug()),glyphs(30, split='test')
-    try: res = cli_predict(model, train, test, Q=Q, eps=eps, K=K, epochs=epochs, seed=seed, progress=tty)
-    except ValueError as e: fail(e)
-    show(res, Path(out), 'Closed-loop inference on glyphs')
-    print(f'{time.perf_counter()-t:.0f} s in all')
+    res = {}
+    for preset in ('paper','default'):
+        print(f'{preset} preset ...', flush=True)
+        try: res[preset] = cli_predict(model, train, test, preset=preset, Q=Q, eps=eps, K=K, epochs=epochs, seed=seed, progress=tty)
+        except ValueError as e: fail(e)
+        res[preset].report(Path(out)/preset, f'Closed-loop inference on glyphs, {preset} preset')
+    print(pd.concat([r.summary(k) for k,r in res.items()]).T.to_string())
+    print(f'\nreports: {out}/paper/index.html, {out}/default/index.html\n{time.perf_counter()-t:.0f} s in all')
 
-# %% ../nbs/16_cli.ipynb #f594be72
+# %% ../nbs/16_cli.ipynb #d2abcc0c
 @call_parse
 def closed_loop_predict(
     train:str=None, # folder of training images, one folder per class
@@ -74,15 +77,16 @@ def closed_loop_predict(
     weights:str=None, # file with the network's state dict
     out:str='closed_loop_out', # folder for predictions.csv and the report
     size:int=224, # image size
-    eps:float=0.7, # look again below this confidence
+    preset:str='default', # settings to start from: default or paper
+    eps:float=None, # look again below this confidence
     K:int=None, # classes per task; 10, or all if there are fewer
-    Q:int=400, # number of tasks
-    layers:str='all', # what to fine-tune: all, the first group to train, or a number of groups
-    bn:str='train', # BatchNorm statistics: train or freeze
-    epochs:int=5, # passes over a task's training images
-    bs:int=256, # training batch
-    lr:float=0.01, # learning rate at the start
-    preset:str='paper', # settings to start from
+    Q:int=None, # number of tasks
+    layers:str=None, # what to fine-tune: all, the first group to train, or a number of groups
+    epochs:int=None, # passes over a task's training images
+    bs:int=None, # training batch
+    lr:float=None, # learning rate at the start
+    bn:str=None, # BatchNorm statistics: train or freeze
+    rule:str=None, # how two looks become one answer
     seed:int=0, # of everything random
     num_workers:int=0, # loader processes
     skip_bad:bool=False, # list unreadable images and go on without them
@@ -93,7 +97,9 @@ def closed_loop_predict(
     try:
         tr,te = folder_datasets(train, test, size=size, skip_bad=skip_bad)
         model = load_model(arch, weights, len(tr.classes))
-        res = cli_predict(model, tr, te, preset=preset, eps=eps, K=K or min(10,len(tr.classes)), Q=Q, bn=bn, epochs=epochs, bs=bs, lr=lr, seed=seed,
-                          layers=int(layers) if layers.isdigit() else layers, num_workers=num_workers, progress=sys.stdout.isatty())
+        given = dict(eps=eps, K=K, Q=Q, epochs=epochs, bs=bs, lr=lr, bn=bn, rule=rule, layers=int(layers) if layers and layers.isdigit() else layers)
+        given = {k:v for k,v in given.items() if v is not None}
+        if lr is not None or bn is not None: given['pilot'] = ()   # what is asked for is not tried against anything else
+        res = cli_predict(model, tr, te, preset=preset, seed=seed, num_workers=num_workers, progress=sys.stdout.isatty(), **given)
     except ValueError as e: fail(e)
     show(res, Path(out))

@@ -4,10 +4,11 @@
 
 # %% auto #0
 __all__ = ['PRESETS', 'CLIConfig', 'make_config', 'check_config', 'CLIResult', 'load_result', 'check_data', 'check_classes',
-           'paths_of', 'cli_predict', 'first_probe', 'plan_for', 'second_look', 'both_probes', 'learner_cli_predict']
+           'paths_of', 'cli_predict', 'first_probe', 'plan_for', 'second_look', 'choose_recipe', 'both_probes',
+           'learner_cli_predict']
 
-# %% ../nbs/00_core.ipynb #f9311250
-import json, platform, time, pandas as pd, torch
+# %% ../nbs/00_core.ipynb #397f9204
+import json, platform, time, warnings, pandas as pd, torch
 from dataclasses import dataclass, field, asdict, fields, replace
 from pathlib import Path
 from torch import nn, Tensor
@@ -15,15 +16,15 @@ from fastcore.basics import patch
 from fastai.learner import Learner
 from . import __version__
 from .confidence import confidence, find_hard, check_eps, fit_temperature
-from .plan import Plan, make_plan, check_plan_args, class_sets, with_probes, save_plan, load_plan
+from .plan import Plan, Task, make_plan, check_plan_args, class_sets, with_probes, save_plan, load_plan
 from .auxset import AuxSet, as_dl, plain_dl, sub_dl
 from .supcon import last_linear
-from .adapt import adapt_learner, deep_groups, look, on_device, rollback, BN_POLICIES
-from .decide import decide, fit_conditional, RULES
+from .adapt import adapt_learner, deep_groups, look, on_device, rollback, BN_POLICIES, LOSS_OVER
+from .decide import decide, fit_conditional, likelihoods, LEAST, RULES
 from .run import run_plan, RunningFlips
 from . import report as rep
 
-# %% ../nbs/00_core.ipynb #0232ce58
+# %% ../nbs/00_core.ipynb #80fb3dac
 @dataclass
 class CLIConfig:
     "Every setting of closed-loop inference; the defaults are the paper's"
@@ -33,7 +34,7 @@ class CLIConfig:
     planner:str='kmeans'    # how hard images are grouped
     K:int=10                # classes per task
     Q:int=400               # number of tasks
-    cover:float=None        # or: as few tasks as are expected to cover this share of the hard images
+    cover:float=None        # fewer tasks, if those are expected to cover this share of the hard images
     merge:bool=False        # join tasks that have the same classes
     layers:object='all'     # what to fine-tune: 'all', the first group to train, or a number of groups
     bn:str='train'          # BatchNorm statistics of trained layers: train or freeze
@@ -44,18 +45,23 @@ class CLIConfig:
     wd:float=1e-4           # weight decay
     lam:float=1.            # weight of the supervised contrastive loss
     tau:float=0.07          # its temperature
+    loss_over:str='all'     # cross-entropy over all classes or those of the task
     proportion:float=1.     # share of each class's training images to use
     rule:str='paper'        # how two looks become one answer
     alpha:float=0.5         # weight of the second look, for rules that have one
     T:float=1.              # softens the second look, for rules that blend
-    holdout:float=0.1       # share of training images set aside to choose alpha and T, for the validated rule
+    pilot:tuple=()          # settings to try on a few tasks first, such as dict(lr=0.02); the probes choose
+    holdout:float=0.1       # share of training images set aside as probes, for the validated rule and the pilot
     seed:int=0              # of everything random
 
-PRESETS = dict(paper={}, paper_ood=dict(eps=0.6))
+PRESETS = dict(
+    paper={}, paper_ood=dict(eps=0.6),
+    default=dict(planner='coverage', cover=0.95, Q=100, merge=True, loss_over='task', rule='validated',
+                 pilot=(dict(bn='train', lr=0.05), dict(bn='freeze', lr=0.02))))
 
-# %% ../nbs/00_core.ipynb #072d1e29
+# %% ../nbs/00_core.ipynb #1a66c8e8
 def make_config(
-    preset:str='paper', # name of a preset
+    preset:str='default', # name of a preset
     **settings, # what differs from it
 )->CLIConfig:
     "A preset with changes"
@@ -65,17 +71,19 @@ def make_config(
         if k not in known: raise TypeError(f"{k}={settings[k]!r} is not a setting: expected {', '.join(sorted(known))}")
     return CLIConfig(**{**PRESETS[preset], **settings})
 
-# %% ../nbs/00_core.ipynb #3123e43f
+# %% ../nbs/00_core.ipynb #94554646
 def check_config(
     cfg:CLIConfig, # what to check
     model:nn.Module, # the classifier it is for
     C:int, # classes the model knows
 ):
     "Refuse what cannot work, before anything is computed"
+    for recipe in cfg.pilot: check_config(replace(cfg, pilot=(), **recipe), model, C)
     check_eps(cfg.eps, cfg.quantile, cfg.criterion)
     check_plan_args(cfg.K, cfg.Q, C, cfg.planner)
     deep_groups(model, cfg.layers)
     if cfg.bn not in BN_POLICIES: raise ValueError(f"bn={cfg.bn!r} is unknown: expected one of {', '.join(BN_POLICIES)}")
+    if cfg.loss_over not in LOSS_OVER: raise ValueError(f"loss_over={cfg.loss_over!r} is unknown: expected one of {', '.join(LOSS_OVER)}")
     if cfg.rule not in RULES: raise ValueError(f"rule={cfg.rule!r} is unknown: expected one of {', '.join(RULES)}")
     if cfg.cover is not None and (cfg.planner!='coverage' or not 0<cfg.cover<=1):
         raise ValueError(f"cover={cfg.cover} with planner={cfg.planner!r}: expected a share in (0, 1] and planner='coverage'")
@@ -118,7 +126,7 @@ class CLIResult:
         "(len(hard), C) true where a class belongs to the image's task"
         return class_sets(self.plan, self.first.shape[1])[self.task_of[self.hard]]
 
-# %% ../nbs/00_core.ipynb #04257c9e
+# %% ../nbs/00_core.ipynb #7effbb39
 @patch(as_prop=True)
 def probs(self:CLIResult)->Tensor: # (N, C)
     "Final probabilities of every image"
@@ -127,7 +135,7 @@ def probs(self:CLIResult)->Tensor: # (N, C)
     return p
 
 @patch(as_prop=True)
-def blend(self:CLIResult)->dict: # alpha and T
+def blend(self:CLIResult)->dict: # alpha and T, and T0 of the first look if the probes chose
     "Weight and temperature of the second look: as set, or as the probes choose"
     if self.cfg.rule!='validated': return dict(alpha=self.cfg.alpha, T=self.cfg.T)
     if not self.probe: raise ValueError("rule='validated' needs labelled images that were looked at twice: run cli_predict with rule='validated' or calib=")
@@ -190,7 +198,7 @@ def _repr_html_(self:CLIResult):
     if self.targets is None: return f'<p>{self!r}</p>{self.to_frame().head().to_html()}'
     return f'<p>{rep.verdict(self.flips())}</p>{self.summary().to_html()}'
 
-# %% ../nbs/00_core.ipynb #25b7a360
+# %% ../nbs/00_core.ipynb #214d150a
 @patch
 def save(self:CLIResult,
     path:str, # a folder
@@ -214,7 +222,7 @@ def load_result(
     from safetensors.torch import load_file
     path = Path(path); t,meta = load_file(path/'looks.safetensors'),json.loads((path/'run.json').read_text())
     probe = {k.removeprefix('probe_'):t.pop(k) for k in list(t) if k.startswith('probe_')}
-    return CLIResult(plan=load_plan(path/'plan.json'), cfg=CLIConfig(**meta['cfg']), probe=probe, **t, **{k:meta[k] for k in ('vocab','paths','times','price')})
+    return CLIResult(plan=load_plan(path/'plan.json'), cfg=CLIConfig(**{**meta['cfg'],'pilot':tuple(meta['cfg'].get('pilot',()))}), probe=probe, **t, **{k:meta[k] for k in ('vocab','paths','times','price')})
 
 # %% ../nbs/00_core.ipynb #4224a71b
 def _sections(res, n):
@@ -283,13 +291,13 @@ def paths_of(
     p = getattr(ds,'paths',None) or [s[0] for s in getattr(ds,'samples',[])] or [o for o in getattr(ds,'items',[]) if isinstance(o,(str,Path))]
     return [str(o) for o in p] if len(p)==len(ds) else None
 
-# %% ../nbs/00_core.ipynb #578e4b6c
+# %% ../nbs/00_core.ipynb #3caaebb0
 def cli_predict(
     model, # an `nn.Module` or a fastai `Learner`; comes back exactly as it was
     train=None, # folder, dataset, DataLoader or DataLoaders of training images; a `Learner`'s own if not given
     test=None, # folder, dataset or DataLoader of test images, with or without labels
     calib=None, # labelled images that the model was not trained on, to choose how far the second look is trusted
-    preset:str='paper', # settings to start from
+    preset:str='default', # settings to start from: `default` or `paper`
     device=None, # where to run; a GPU if there is one
     cbs=None, # fastai callbacks for the fine-tuning
     size:int=224, # image size, for folders
@@ -299,19 +307,21 @@ def cli_predict(
 )->CLIResult:
     "Closed-loop inference: a first look at all of `test`, a second one at what is hard"
     model,aux,test_dl,C = _open(model, train, test, size, num_workers, settings.get('bs',256))
-    cfg = make_config(preset, **settings)
+    cfg = make_config(preset, **{'K':min(10,C), **settings})
     check_data(aux, test_dl, C); check_config(cfg, model, C)
     t = [time.perf_counter()]
     with on_device(model, device) as dev:
         first,targets = look(model, test_dl, dev); t.append(time.perf_counter())
         probe_dl,probe = first_probe(model, aux, test_dl, calib, cfg, dev)
         plan = plan_for(first, cfg, aux, probe); t.append(time.perf_counter())
-        second,probe = second_look(model, plan, aux, test_dl, cfg, first, targets, dev, cbs, progress, probe_dl, probe); t.append(time.perf_counter())
+        kw = dict(aux=aux, test_dl=test_dl, first=first, device=dev, cbs=cbs, probe_dl=probe_dl, probe=probe)
+        cfg = choose_recipe(model, plan, cfg, **kw)
+        second,probe = second_look(model, plan, cfg=cfg, targets=targets, progress=progress, **kw); t.append(time.perf_counter())
     times = dict(zip(('first look','plan','second look'), (b-a for a,b in zip(t,t[1:]))))
     return CLIResult(first, torch.tensor(sorted(plan.members),dtype=torch.long), second, plan, cfg, targets, aux.vocab, paths_of(test_dl.dataset),
         times, plan.price(aux.counts(cfg.proportion))*cfg.epochs, probe, lambda i: test_dl.new(bs=1, get_idxs=lambda: [i]).one_batch()[0][0])
 
-# %% ../nbs/00_core.ipynb #63ec485f
+# %% ../nbs/00_core.ipynb #af903564
 def first_probe(
     model:nn.Module, # on `device`
     aux:AuxSet, # training data; loses what is held out
@@ -321,13 +331,13 @@ def first_probe(
     device='cpu', # where the model is
 )->tuple: # loader of the labelled images; their logits, labels and temperature
     "Look at labelled images, if any are wanted"
-    if calib is None and cfg.rule!='validated': return None,{}
+    if calib is None and cfg.rule!='validated' and not cfg.pilot: return None,{}
     dl = as_dl(calib, aux.bs) if calib is not None else sub_dl(plain_dl(aux,test_dl), aux.hold_out(cfg.holdout,cfg.seed))
-    z,y = look(model, dl, device)
+    z,y = look(model, dl, device) if len(dl) else (torch.zeros(0,aux.C),torch.zeros(0,dtype=torch.long))
     if y is None: raise ValueError("calib has no labels: expected images with their true classes")
     return dl, dict(first=z, targets=y, T=torch.tensor(fit_temperature(z,y)))
 
-# %% ../nbs/00_core.ipynb #180cf325
+# %% ../nbs/00_core.ipynb #7cdab0c6
 def plan_for(
     first:Tensor, # (N, C) first-look logits
     cfg:CLIConfig, # settings
@@ -341,10 +351,14 @@ def plan_for(
     check_classes(plan, aux)
     if not probe or not plan: return plan
     # as unsure as the surest hard image
-    unsure = confidence(probe['first'],cfg.criterion) <= confidence(first[hard],cfg.criterion).max()
-    return with_probes(plan, (probe['first']/T).softmax(1), unsure.nonzero().flatten())
+    unsure = (confidence(probe['first'],cfg.criterion) <= confidence(first[hard],cfg.criterion).max()).nonzero().flatten()
+    if cfg.rule=='validated' and len(unsure)<LEAST:
+        warnings.warn(f"only {len(unsure)} labelled images are as unsure as the hard ones, expected {LEAST} to judge a second look by: "
+                      "keeping the first answers; pass calib=, raise holdout=, or choose rule='conditional'")
+        return Plan([], cfg.planner, cfg.K)
+    return with_probes(plan, (probe['first']/T).softmax(1), unsure)
 
-# %% ../nbs/00_core.ipynb #4f856c8c
+# %% ../nbs/00_core.ipynb #a328796f
 def second_look(
     model:nn.Module, # on `device`, with its base weights
     plan:Plan, # what to do
@@ -355,7 +369,7 @@ def second_look(
     targets:Tensor=None, # true classes, for the running count
     device='cpu', # where the model is
     cbs=None, # fastai callbacks
-    progress:bool=True, # show a bar
+    progress:bool=False, # show a bar
     probe_dl=None, # labelled images
     probe:dict=None, # first look at them
 )->tuple: # (hard images, C) second-look logits, and both looks at the probes
@@ -367,10 +381,26 @@ def second_look(
         return decide(first[task.members], z, S, cfg.rule, alpha=cfg.alpha, T=cfg.T).argmax(1)
     watch = RunningFlips(first.argmax(1), targets, rule) if targets is not None else None
     with rollback(model) as snap:
-        learn = adapt_learner(model, cfg.layers, cfg.bn, cfg.lam, cfg.tau, cfg.mom, cfg.wd, device, cbs)
+        learn = adapt_learner(model, cfg.layers, cfg.bn, cfg.lam, cfg.tau, cfg.mom, cfg.wd, cfg.loss_over, device, cbs)
         z,zp = run_plan(learn, snap, plan, aux, test_dl, C, watch, progress, epochs=cfg.epochs, lr=cfg.lr,
                         proportion=cfg.proportion, bs=cfg.bs, seed=cfg.seed, device=device, probe_dl=probe_dl)
     return z, both_probes(plan, probe, zp)
+
+# %% ../nbs/00_core.ipynb #0ff9c60d
+def choose_recipe(
+    model:nn.Module, # on `device`, with its base weights
+    plan:Plan, # with probes
+    cfg:CLIConfig, # settings
+    n:int=2, # tasks to try
+    **kwargs, # more arguments of `second_look`
+)->CLIConfig: # with the better recipe
+    "Settle `cfg.pilot` by a second look at some probes"
+    some = Plan([Task([],t.classes,t.probes) for t in sorted(plan, key=lambda t: -len(t.probes))[:n] if t.probes])
+    def score(recipe):
+        p = second_look(model, some, cfg=replace(cfg,**recipe), **kwargs)[1]
+        _,grid = likelihoods(p['first'], p['second'], p['S'], p['targets'])
+        return max(l.mean().item() for l in grid.values())
+    return replace(cfg, **(max(cfg.pilot, key=score) if some else cfg.pilot[0])) if cfg.pilot else cfg
 
 def both_probes(
     plan:Plan, # with probes

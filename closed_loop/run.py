@@ -14,7 +14,7 @@ from .auxset import AuxSet, sub_dl
 from .adapt import adapt, look, Snapshot
 from .plan import Plan, Task
 
-# %% ../nbs/08_run.ipynb #8afde4d2
+# %% ../nbs/08_run.ipynb #6fc050f1
 def run_task(
     learn:Learner, # from `adapt_learner`, holding the base weights
     snap:Snapshot, # of those weights
@@ -31,7 +31,7 @@ def run_task(
 )->tuple: # second-look logits of its members and of its probes
     "Adapt to `task`, look again at its members and probes, and roll back"
     try:
-        adapt(learn, aux.loader(task.classes, proportion, seed, bs), epochs, lr, seed)
+        adapt(learn, aux.loader(task.classes, proportion, seed, bs), epochs, lr, seed, task.classes)
         def again(dl, idxs): return look(learn.model, sub_dl(dl,idxs), device)[0] if len(idxs) else None
         return again(test_dl, task.members),again(probe_dl, task.probes)
     finally: snap.restore_values()

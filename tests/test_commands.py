@@ -34,7 +34,7 @@ def images(tmp_path_factory):
 
 
 def args(d, **kw):
-    a = dict(train=str(d/'train'), test=str(d/'test'), arch='shufflenet_v2_x0_5', weights=str(d/'w.pth'), size=32, Q=2, K=2, epochs=1, eps=1., out=str(d/'out'))
+    a = dict(train=str(d/'train'), test=str(d/'test'), arch='shufflenet_v2_x0_5', weights=str(d/'w.pth'), size=32, preset='paper', Q=2, K=2, epochs=1, eps=1., out=str(d/'out'))
     return {**a, **kw}
 
 

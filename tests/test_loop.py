@@ -13,7 +13,7 @@ from closed_loop.adapt import deep_groups, layer_groups
 from closed_loop.core import cli_predict, load_result
 
 ROOT = Path(__file__).resolve().parent.parent
-QUICK = dict(quantile=.2, K=3, Q=2, epochs=1, bs=16, progress=False, device='cpu')
+QUICK = dict(preset='paper', quantile=.2, K=3, Q=2, epochs=1, bs=16, progress=False, device='cpu')
 
 
 @pytest.fixture(scope='module')
@@ -63,7 +63,7 @@ def test_second_look_equals_a_hand_written_loop(data):
     x, y = data
     torch.manual_seed(0)
     net = nn.Sequential(nn.Flatten(), nn.Linear(3*32*32, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 6))
-    res = cli_predict(net, TensorDataset(x, y), TensorDataset(x[:20], y[:20]), eps=1., K=3, Q=1, epochs=2, bs=10, progress=False, device='cpu')
+    res = cli_predict(net, TensorDataset(x, y), TensorDataset(x[:20], y[:20]), preset='paper', eps=1., K=3, Q=1, epochs=2, bs=10, progress=False, device='cpu')
     ref = copy.deepcopy(net).train()
     dl = AuxSet(TensorDataset(x, y), bs=10).loader(res.plan[0].classes, seed=0)
     opt = torch.optim.SGD(ref.parameters(), .01, momentum=.9, weight_decay=1e-4)
@@ -83,7 +83,7 @@ def test_members_keep_their_own_rows(data):
     x, y = data
     net = nn.Sequential(nn.Flatten(), nn.Linear(3*32*32, 6))
     tr, te = TensorDataset(x, y), TensorDataset(x[:20], y[:20])
-    res = cli_predict(net, tr, te, eps=1., K=3, Q=5, lr=1e-12, epochs=1, bs=16, progress=False, device='cpu')
+    res = cli_predict(net, tr, te, preset='paper', eps=1., K=3, Q=5, lr=1e-12, epochs=1, bs=16, progress=False, device='cpu')
     assert len(res.plan) > 1 and len(res.hard) > 5
     assert torch.allclose(res.second, res.first[res.hard], atol=1e-4)
 
@@ -102,7 +102,7 @@ def test_ctrl_c_leaves_the_model_whole(tmp_path):
         x, y = torch.randn(60, 10), torch.arange(60) % 6
         net = nn.Sequential(nn.Linear(10, 8), nn.BatchNorm1d(8), nn.Linear(8, 6))
         b = {k: v.clone() for k, v in net.state_dict().items()}
-        try: cli_predict(net, TensorDataset(x, y), TensorDataset(x, y), eps=1., K=3, Q=2, cbs=[Ctrl()], progress=False)
+        try: cli_predict(net, TensorDataset(x, y), TensorDataset(x, y), preset='paper', eps=1., K=3, Q=2, cbs=[Ctrl()], progress=False)
         except KeyboardInterrupt: print('interrupted', all(torch.equal(v, b[k]) for k, v in net.state_dict().items()))
     ''')
     out = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, timeout=120)
