@@ -51,13 +51,13 @@ def _children(model):
         if _opens(model,n,m): yield from (f'{n}.{c}' for c,k in m.named_children() if _n(k))
         elif _n(m): yield n
 
-# %% ../nbs/05_adapt.ipynb #75d25dce
+# %% ../nbs/05_adapt.ipynb #04d6dd90
 def layer_groups(
     model:nn.Module, # a classifier
 )->dict: # group name -> paths of its modules, from input to output
     "The stages of a network, the classifier last"
-    paths = [[p for p in s.split() if _has(model,p)] for s in STAGES.get(type(model).__name__, [])]
-    if not paths or not all(paths): paths = [[c] for c in _children(model)]
+    fits = (s for s in STAGES.values() if all(_has(model,p) for g in s for p in g.split() if p!='AuxLogits'))
+    paths = [[p for p in g.split() if _has(model,p)] for g in next(fits,[])] or [[c] for c in _children(model)]
     def name(p): n = p.removeprefix('features.'); return p if n.isdigit() else n
     return {name(p[0]):p for p in paths}
 

@@ -4,10 +4,9 @@
 
 # %% auto #0
 __all__ = ['PRESETS', 'CLIConfig', 'make_config', 'check_config', 'CLIResult', 'load_result', 'check_data', 'check_classes',
-           'paths_of', 'cli_predict', 'first_probe', 'plan_for', 'second_look', 'choose_recipe', 'both_probes',
-           'learner_cli_predict']
+           'paths_of', 'cli_predict', 'first_probe', 'plan_for', 'second_look', 'both_probes', 'learner_cli_predict']
 
-# %% ../nbs/00_core.ipynb #397f9204
+# %% ../nbs/00_core.ipynb #eed1f52f
 import json, platform, time, warnings, pandas as pd, torch
 from dataclasses import dataclass, field, asdict, fields, replace
 from pathlib import Path
@@ -16,15 +15,15 @@ from fastcore.basics import patch
 from fastai.learner import Learner
 from . import __version__
 from .confidence import confidence, find_hard, check_eps, fit_temperature
-from .plan import Plan, Task, make_plan, check_plan_args, class_sets, with_probes, save_plan, load_plan
+from .plan import Plan, make_plan, check_plan_args, class_sets, with_probes, expected_coverage, true_coverage, save_plan, load_plan
 from .auxset import AuxSet, as_dl, plain_dl, sub_dl
 from .supcon import last_linear
 from .adapt import adapt_learner, deep_groups, look, on_device, rollback, BN_POLICIES, LOSS_OVER
-from .decide import decide, fit_conditional, likelihoods, LEAST, RULES
+from .decide import decide, fit_conditional, LEAST, RULES
 from .run import run_plan, RunningFlips
 from . import report as rep
 
-# %% ../nbs/00_core.ipynb #80fb3dac
+# %% ../nbs/00_core.ipynb #09e951b4
 @dataclass
 class CLIConfig:
     "Every setting of closed-loop inference; the defaults are the paper's"
@@ -50,14 +49,12 @@ class CLIConfig:
     rule:str='paper'        # how two looks become one answer
     alpha:float=0.5         # weight of the second look, for rules that have one
     T:float=1.              # softens the second look, for rules that blend
-    pilot:tuple=()          # settings to try on a few tasks first, such as dict(lr=0.02); the probes choose
-    holdout:float=0.1       # share of training images set aside as probes, for the validated rule and the pilot
+    holdout:float=0.1       # share of training images set aside as probes, for the validated rule
     seed:int=0              # of everything random
 
 PRESETS = dict(
     paper={}, paper_ood=dict(eps=0.6),
-    default=dict(planner='coverage', cover=0.95, Q=100, merge=True, loss_over='task', rule='validated',
-                 pilot=(dict(bn='train', lr=0.05), dict(bn='freeze', lr=0.02))))
+    default=dict(planner='coverage', cover=0.95, Q=100, merge=True, loss_over='task', lr=0.05, rule='validated'))
 
 # %% ../nbs/00_core.ipynb #1a66c8e8
 def make_config(
@@ -71,14 +68,13 @@ def make_config(
         if k not in known: raise TypeError(f"{k}={settings[k]!r} is not a setting: expected {', '.join(sorted(known))}")
     return CLIConfig(**{**PRESETS[preset], **settings})
 
-# %% ../nbs/00_core.ipynb #94554646
+# %% ../nbs/00_core.ipynb #2f5ea488
 def check_config(
     cfg:CLIConfig, # what to check
     model:nn.Module, # the classifier it is for
     C:int, # classes the model knows
 ):
     "Refuse what cannot work, before anything is computed"
-    for recipe in cfg.pilot: check_config(replace(cfg, pilot=(), **recipe), model, C)
     check_eps(cfg.eps, cfg.quantile, cfg.criterion)
     check_plan_args(cfg.K, cfg.Q, C, cfg.planner)
     deep_groups(model, cfg.layers)
@@ -175,6 +171,14 @@ def to_frame(self:CLIResult)->pd.DataFrame: # one row per test image
     if self.targets is not None: d['target'] = name(self.targets)
     return pd.DataFrame(d)
 
+# %% ../nbs/00_core.ipynb #8e5f83ae
+@patch
+def coverage(self:CLIResult)->dict: # `expected` without labels, `true` with them
+    "Share of hard images whose true class is among their task's classes"
+    T = self.probe['T'].item() if self.probe else 1.
+    d = dict(expected=expected_coverage(self.plan, (self.first/T).softmax(1)))
+    return d if self.targets is None else {**d, 'true':true_coverage(self.plan, self.targets)}
+
 # %% ../nbs/00_core.ipynb #c3cff546
 @patch(as_prop=True)
 def seconds(self:CLIResult)->float:
@@ -198,7 +202,7 @@ def _repr_html_(self:CLIResult):
     if self.targets is None: return f'<p>{self!r}</p>{self.to_frame().head().to_html()}'
     return f'<p>{rep.verdict(self.flips())}</p>{self.summary().to_html()}'
 
-# %% ../nbs/00_core.ipynb #214d150a
+# %% ../nbs/00_core.ipynb #25b7a360
 @patch
 def save(self:CLIResult,
     path:str, # a folder
@@ -222,9 +226,9 @@ def load_result(
     from safetensors.torch import load_file
     path = Path(path); t,meta = load_file(path/'looks.safetensors'),json.loads((path/'run.json').read_text())
     probe = {k.removeprefix('probe_'):t.pop(k) for k in list(t) if k.startswith('probe_')}
-    return CLIResult(plan=load_plan(path/'plan.json'), cfg=CLIConfig(**{**meta['cfg'],'pilot':tuple(meta['cfg'].get('pilot',()))}), probe=probe, **t, **{k:meta[k] for k in ('vocab','paths','times','price')})
+    return CLIResult(plan=load_plan(path/'plan.json'), cfg=CLIConfig(**meta['cfg']), probe=probe, **t, **{k:meta[k] for k in ('vocab','paths','times','price')})
 
-# %% ../nbs/00_core.ipynb #4224a71b
+# %% ../nbs/00_core.ipynb #4787003f
 def _sections(res, n):
     "What the report shows, in order"
     if res.targets is not None:
@@ -235,7 +239,8 @@ def _sections(res, n):
         if res.get_image and len(res.hard):
             yield 'The four fates', rep.fig_html(rep.gallery(res.get_image, fate, res.first.softmax(1), res.probs, res.hard, res.vocab, n), 'gallery')
     else: yield 'First answers', rep.table_html(res.to_frame().head(10), False)
-    yield 'Plan', f'<p>{res.plan!r}; {res.price:,} training images passed</p>' + rep.table_html(res.plan.frame(res.vocab).head(20).reset_index(), False)
+    cover = ', '.join(f'{k} coverage {v:.1%}' for k,v in res.coverage().items())
+    yield 'Plan', f'<p>{res.plan!r}; {res.price:,} training images passed; {cover}</p>' + rep.table_html(res.plan.frame(res.vocab).head(20).reset_index(), False)
     yield 'Where the time went', rep.table_html(pd.DataFrame([{k:f'{v:.1f} s' for k,v in res.times.items()}]), False)
     yield 'Settings', rep.table_html(pd.Series({k:str(v) for k,v in asdict(res.cfg).items()}).to_frame('value'))
 
@@ -272,17 +277,18 @@ def check_classes(
     names = ', '.join(str(aux.vocab[c]) if aux.vocab else str(c) for c in empty[:5])
     if empty: raise ValueError(f"{len(empty)} classes of the plan have no training image ({names}): add some, or lower K so that they are not asked for")
 
-# %% ../nbs/00_core.ipynb #1ac027de
-def _open(model, train, test, size, num_workers, bs):
-    "Model, training data and test loader, from anything"
+# %% ../nbs/00_core.ipynb #ae573c74
+def _open(model, train, test, calib, size, num_workers, bs):
+    "Model, training data, test and calibration loader, from anything"
     if isinstance(model, Learner): model,train = model.model, model.dls if train is None else train
     if train is None or test is None: raise ValueError("cli_predict needs train and test data: only a Learner brings its own training data")
     if isinstance(train,(str,Path)) or isinstance(test,(str,Path)):
-        from closed_loop.data import folder_datasets
+        from closed_loop.data import folder_datasets, FolderData
         if not (isinstance(train,(str,Path)) and isinstance(test,(str,Path))): raise ValueError("train and test are a folder and not a folder: pass folders for both, or datasets for both")
         train,test = folder_datasets(train, test, size=size)
+        if isinstance(calib,(str,Path)): calib = FolderData(calib, test.transform, train.classes)
     C = last_linear(model).out_features
-    return model, AuxSet(train, C, bs, num_workers), as_dl(test, bs, num_workers), C
+    return model, AuxSet(train, C, bs, num_workers), as_dl(test, bs, num_workers), None if calib is None else as_dl(calib, bs, num_workers), C
 
 def paths_of(
     ds, # a test set
@@ -291,12 +297,12 @@ def paths_of(
     p = getattr(ds,'paths',None) or [s[0] for s in getattr(ds,'samples',[])] or [o for o in getattr(ds,'items',[]) if isinstance(o,(str,Path))]
     return [str(o) for o in p] if len(p)==len(ds) else None
 
-# %% ../nbs/00_core.ipynb #3caaebb0
+# %% ../nbs/00_core.ipynb #e2f66e0b
 def cli_predict(
     model, # an `nn.Module` or a fastai `Learner`; comes back exactly as it was
     train=None, # folder, dataset, DataLoader or DataLoaders of training images; a `Learner`'s own if not given
     test=None, # folder, dataset or DataLoader of test images, with or without labels
-    calib=None, # labelled images that the model was not trained on, to choose how far the second look is trusted
+    calib=None, # folder, dataset or DataLoader of labelled images that the model was not trained on, to choose how far the second look is trusted
     preset:str='default', # settings to start from: `default` or `paper`
     device=None, # where to run; a GPU if there is one
     cbs=None, # fastai callbacks for the fine-tuning
@@ -306,7 +312,7 @@ def cli_predict(
     **settings, # any field of `CLIConfig`: eps=0.5, K=5, ...
 )->CLIResult:
     "Closed-loop inference: a first look at all of `test`, a second one at what is hard"
-    model,aux,test_dl,C = _open(model, train, test, size, num_workers, settings.get('bs',256))
+    model,aux,test_dl,calib,C = _open(model, train, test, calib, size, num_workers, settings.get('bs',256))
     cfg = make_config(preset, **{'K':min(10,C), **settings})
     check_data(aux, test_dl, C); check_config(cfg, model, C)
     t = [time.perf_counter()]
@@ -314,30 +320,28 @@ def cli_predict(
         first,targets = look(model, test_dl, dev); t.append(time.perf_counter())
         probe_dl,probe = first_probe(model, aux, test_dl, calib, cfg, dev)
         plan = plan_for(first, cfg, aux, probe); t.append(time.perf_counter())
-        kw = dict(aux=aux, test_dl=test_dl, first=first, device=dev, cbs=cbs, probe_dl=probe_dl, probe=probe)
-        cfg = choose_recipe(model, plan, cfg, **kw)
-        second,probe = second_look(model, plan, cfg=cfg, targets=targets, progress=progress, **kw); t.append(time.perf_counter())
+        second,probe = second_look(model, plan, aux, test_dl, cfg, first, targets, dev, cbs, progress, probe_dl, probe); t.append(time.perf_counter())
     times = dict(zip(('first look','plan','second look'), (b-a for a,b in zip(t,t[1:]))))
     return CLIResult(first, torch.tensor(sorted(plan.members),dtype=torch.long), second, plan, cfg, targets, aux.vocab, paths_of(test_dl.dataset),
         times, plan.price(aux.counts(cfg.proportion))*cfg.epochs, probe, lambda i: test_dl.new(bs=1, get_idxs=lambda: [i]).one_batch()[0][0])
 
-# %% ../nbs/00_core.ipynb #af903564
+# %% ../nbs/00_core.ipynb #19b2d0d7
 def first_probe(
     model:nn.Module, # on `device`
     aux:AuxSet, # training data; loses what is held out
     test_dl, # its transforms are those of test time
-    calib, # labelled images, or None
+    calib, # loader of labelled images, or None
     cfg:CLIConfig, # settings
     device='cpu', # where the model is
 )->tuple: # loader of the labelled images; their logits, labels and temperature
     "Look at labelled images, if any are wanted"
-    if calib is None and cfg.rule!='validated' and not cfg.pilot: return None,{}
-    dl = as_dl(calib, aux.bs) if calib is not None else sub_dl(plain_dl(aux,test_dl), aux.hold_out(cfg.holdout,cfg.seed))
+    if calib is None and cfg.rule!='validated': return None,{}
+    dl = calib if calib is not None else sub_dl(plain_dl(aux,test_dl), aux.hold_out(cfg.holdout,cfg.seed))
     z,y = look(model, dl, device) if len(dl) else (torch.zeros(0,aux.C),torch.zeros(0,dtype=torch.long))
     if y is None: raise ValueError("calib has no labels: expected images with their true classes")
     return dl, dict(first=z, targets=y, T=torch.tensor(fit_temperature(z,y)))
 
-# %% ../nbs/00_core.ipynb #7cdab0c6
+# %% ../nbs/00_core.ipynb #d4fb0f11
 def plan_for(
     first:Tensor, # (N, C) first-look logits
     cfg:CLIConfig, # settings
@@ -346,7 +350,7 @@ def plan_for(
 )->Plan:
     "Find hard images, group them, and give each task its probes"
     hard = find_hard(first, cfg.eps, cfg.quantile, cfg.criterion)
-    T = probe['T'].item() if probe else 1.
+    T = probe['T'].item() if probe and cfg.planner=='coverage' else 1.   # the paper clusters what the model says
     plan = make_plan(first/T, hard, cfg.planner, cfg.K, cfg.Q, cfg.seed, cfg.merge, cfg.cover)
     check_classes(plan, aux)
     if not probe or not plan: return plan
@@ -386,22 +390,7 @@ def second_look(
                         proportion=cfg.proportion, bs=cfg.bs, seed=cfg.seed, device=device, probe_dl=probe_dl)
     return z, both_probes(plan, probe, zp)
 
-# %% ../nbs/00_core.ipynb #0ff9c60d
-def choose_recipe(
-    model:nn.Module, # on `device`, with its base weights
-    plan:Plan, # with probes
-    cfg:CLIConfig, # settings
-    n:int=2, # tasks to try
-    **kwargs, # more arguments of `second_look`
-)->CLIConfig: # with the better recipe
-    "Settle `cfg.pilot` by a second look at some probes"
-    some = Plan([Task([],t.classes,t.probes) for t in sorted(plan, key=lambda t: -len(t.probes))[:n] if t.probes])
-    def score(recipe):
-        p = second_look(model, some, cfg=replace(cfg,**recipe), **kwargs)[1]
-        _,grid = likelihoods(p['first'], p['second'], p['S'], p['targets'])
-        return max(l.mean().item() for l in grid.values())
-    return replace(cfg, **(max(cfg.pilot, key=score) if some else cfg.pilot[0])) if cfg.pilot else cfg
-
+# %% ../nbs/00_core.ipynb #45707263
 def both_probes(
     plan:Plan, # with probes
     probe:dict, # first look at all labelled images

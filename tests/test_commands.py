@@ -1,5 +1,5 @@
 "The commands, run as people run them"
-import shutil, subprocess, sys
+import json, shutil, subprocess, sys
 from pathlib import Path
 
 import numpy as np
@@ -49,6 +49,12 @@ def test_predict_writes_what_it_promises(images):
     assert [Path(p).parent.name for p in df.path] == list(df.target)
     assert df.final_confidence.between(0, 1).all() and set(df.task) <= {-1, 0, 1}
     assert 'The four fates' in (images/'out/index.html').read_text(encoding='utf-8') and 'report:' in res.stdout
+
+
+def test_default_preset_with_a_calibration_folder(images):
+    closed_loop_predict(**args(images, preset='default', calib=str(images/'train'), out=str(images/'calib')))
+    run = json.loads((images/'calib/run.json').read_text())
+    assert run['cfg']['rule'] == 'validated' and (images/'calib/predictions.csv').exists()
 
 
 def test_a_flat_folder_without_labels(images, tmp_path):

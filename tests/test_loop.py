@@ -138,3 +138,44 @@ def test_smoke_runtime():
     sys.path.insert(0, str(ROOT/'tests'))
     import smoke_runtime
     smoke_runtime.main()
+
+
+def blobs(n, seed, pairs=6, noise=.55):
+    "Classes in pairs of look-alikes, told apart by a weak direction"
+    g = torch.Generator().manual_seed(seed)
+    y = torch.arange(n) % (2*pairs)
+    c = torch.randn(pairs, 8, generator=torch.Generator().manual_seed(0))*2
+    x = c[y//2] + noise*torch.randn(n, 8, generator=g)
+    x[:, 0] += (y % 2)*.8
+    return x, y
+
+
+@pytest.fixture(scope='module')
+def unsure_model():
+    "A small network stopped early: unsure within pairs, sure between them"
+    x, y = blobs(3000, 1)
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(8, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 12))
+    opt = torch.optim.SGD(net.parameters(), .05, momentum=.9)
+    for i in range(60):
+        b = torch.randint(3000, (128,), generator=torch.Generator().manual_seed(i))
+        opt.zero_grad(); nn.functional.cross_entropy(net(x[b]), y[b]).backward(); opt.step()
+    return net.eval()
+
+
+def test_default_preset_mends_more_than_it_destroys(unsure_model):
+    tr, te, ca = (TensorDataset(*blobs(n, s)) for n, s in ((3000, 1), (2000, 2), (600, 3)))
+    res = cli_predict(unsure_model, tr, te, calib=ca, K=4, progress=False, device='cpu')
+    paper = cli_predict(unsure_model, tr, te, preset='paper', K=4, Q=max(1, len(res.plan)), progress=False, device='cpu')
+    f, g = res.flips(), paper.flips()
+    assert f.gain > 0 and f.F2T > 1.5*f.T2F and f.T2F < g.T2F, (f, g)
+
+
+@pytest.mark.parametrize('calib', [True, False])
+def test_a_second_look_that_learned_nonsense_is_not_believed(unsure_model, calib):
+    x, y = blobs(3000, 1)
+    wrong = y[torch.randperm(3000, generator=torch.Generator().manual_seed(0))]
+    ca = TensorDataset(*blobs(600, 3)) if calib else None
+    te = TensorDataset(*blobs(2000, 2))
+    res = cli_predict(unsure_model, TensorDataset(x, wrong if calib else y), te, calib=ca, K=4, lr=.05 if calib else 100., progress=False, device='cpu')
+    assert len(res.hard) > 100 and res.flips().T2F <= 5, res
