@@ -79,7 +79,7 @@ def fine_tuned(model, train, test, price, seed, args):
     return torch.load(f, weights_only=True).values()
 
 
-ALONE = {'+ coverage plan':dict(planner='coverage'), '+ frozen BatchNorm':dict(bn='freeze'), '+ loss over the task':dict(loss_over='task')}
+ALONE = {'+ coverage plan':dict(planner='coverage'), '+ frozen BatchNorm':dict(bn='freeze'), '+ loss over the task':dict(loss_over='task'), '+ five views':dict(views=.07)}
 RULES = ('gated','blend','restrict','conditional','validated')
 
 
@@ -94,7 +94,7 @@ def one_seed(problem, seed, args):
         *(of(n, run(preset='paper',**kw), 'paper') for n,kw in ALONE.items()), *(of(f'+ {r} rule', paper, r) for r in RULES),
         of('default', best, 'validated'), *(of(f'default, {r} rule', best, r) for r in ('paper',)+RULES[:-1])]
     z,t = fine_tuned(model, train, test, paper.price, seed, args); rows.append(row('PFT', first, z.argmax(1), y, price=paper.price, seconds=t))
-    z,t = timed(tta, model, test, 2, flip); rows.append(row('TTA', first, z.argmax(1), y, seconds=t))
+    z,t = timed(tta, model, test, flip=flip); rows.append(row('TTA', first, z.argmax(1), y, seconds=t))
     p,t = timed(knn_rerank, model, train, test, first, find_hard(first,args.eps), args.K); rows.append(row('kNN re-ranking', first, p.argmax(1), y, seconds=t))
     print(f"seed {seed}: default bn={best.cfg.bn}, {best.blend}, {len(best.probe['targets'])} probes", flush=True)
     return [dict(seed=seed, hard=len(paper.hard), N=len(y), **r) for r in rows]

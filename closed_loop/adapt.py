@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['STAGES', 'BN_POLICIES', 'LOSS_OVER', 'layer_groups', 'deep_groups', 'freeze', 'deep_params', 'Snapshot', 'rollback',
-           'amp_dtype', 'amp_cbs', 'on_device', 'main_logits', 'look', 'HoldStill', 'OnlyTrain', 'Among',
+           'amp_dtype', 'amp_cbs', 'on_device', 'main_logits', 'look', 'Views', 'HoldStill', 'OnlyTrain', 'Among',
            'adapt_learner', 'adapt']
 
 # %% ../nbs/05_adapt.ipynb #9ac288ad
@@ -186,6 +186,25 @@ def look(
     finally:
         for m,mode in modes: m.training = mode
     return torch.cat(zs), torch.cat(ys) if ys else None
+
+# %% ../nbs/05_adapt.ipynb #94d4beab
+class Views(nn.Module):
+    "A network that answers with the mean of its softmax over shifted and mirrored copies"
+    def __init__(self,
+        model:nn.Module, # a classifier
+        views:float=0.07, # shift, as a share of the image's side; 0 for none
+        flip:bool=False, # mirrored copies too
+    ):
+        super().__init__()
+        self.model,self.views,self.flip = model,views,flip
+
+    def forward(self, x):
+        h,w = x.shape[-2:]; s = round(self.views*w)
+        p = F.pad(x, (s,)*4, mode='replicate') if s else x
+        at = ((s,s),(0,s),(2*s,s),(s,0),(s,2*s)) if s else ((0,0),)
+        xs = [p[...,i:i+h,j:j+w] for i,j in at]
+        if self.flip: xs += [o.flip(-1) for o in xs]
+        return torch.stack([main_logits(self.model(o)).float().softmax(1) for o in xs]).mean(0).clamp(min=1e-12).log()
 
 # %% ../nbs/05_adapt.ipynb #03c26966
 class HoldStill(Callback):

@@ -5,13 +5,13 @@
 # %% auto #0
 __all__ = ['dashes', 'fail', 'show', 'closed_loop_demo', 'closed_loop_predict']
 
-# %% ../nbs/16_cli.ipynb #d58f8476
+# %% ../nbs/16_cli.ipynb #367b8009
 import fastcore, sys, time, pandas as pd
 from pathlib import Path
 from fastcore.script import call_parse
 from .core import cli_predict
 from .data import glyphs, glyph_model, glyph_aug, folder_datasets, FolderData
-from .models import load_model
+from .models import network
 
 # %% ../nbs/16_cli.ipynb #d4994123
 def dashes(
@@ -68,12 +68,12 @@ def closed_loop_demo(
     print(pd.concat([r.summary(k) for k,r in res.items()]).T.to_string())
     print(f'\nreports: {out}/paper/index.html, {out}/default/index.html\n{time.perf_counter()-t:.0f} s in all')
 
-# %% ../nbs/16_cli.ipynb #6f1e3007
+# %% ../nbs/16_cli.ipynb #ab3f409e
 @call_parse
 def closed_loop_predict(
     train:str=None, # folder of training images, one folder per class
     test:str=None, # folder of test images, by class or flat
-    arch:str=None, # torchvision name, timm:NAME or glyph_net
+    arch:str=None, # the paper's name, torchvision's, timm:NAME or glyph_net
     weights:str=None, # file with the network's state dict
     out:str='closed_loop_out', # folder for predictions.csv and the report
     calib:str=None, # folder of labelled images that the network was not trained on, to judge the second look by
@@ -98,7 +98,7 @@ def closed_loop_predict(
     try:
         tr,te = folder_datasets(train, test, size=size, skip_bad=skip_bad)
         ca = FolderData(calib, te.transform, tr.classes, skip_bad) if calib else None
-        model = load_model(arch, weights, len(tr.classes))
+        model = network(arch, len(tr.classes), weights)
         given = dict(eps=eps, K=K, Q=Q, epochs=epochs, bs=bs, lr=lr, bn=bn, rule=rule, layers=int(layers) if layers and layers.isdigit() else layers)
         given = {k:v for k,v in given.items() if v is not None}
         res = cli_predict(model, tr, te, ca, preset=preset, seed=seed, num_workers=num_workers, progress=sys.stdout.isatty(), **given)

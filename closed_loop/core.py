@@ -23,7 +23,7 @@ from .decide import decide, fit_conditional, LEAST, RULES
 from .run import run_plan, RunningFlips
 from . import report as rep
 
-# %% ../nbs/00_core.ipynb #09e951b4
+# %% ../nbs/00_core.ipynb #d8487c3a
 @dataclass
 class CLIConfig:
     "Every setting of closed-loop inference; the defaults are the paper's"
@@ -46,6 +46,8 @@ class CLIConfig:
     tau:float=0.07          # its temperature
     loss_over:str='all'     # cross-entropy over all classes or those of the task
     proportion:float=1.     # share of each class's training images to use
+    views:float=0.          # second look at copies shifted by this share of the image's side too
+    flip:bool=False         # and at mirrored copies, where that keeps the meaning
     rule:str='paper'        # how two looks become one answer
     alpha:float=0.5         # weight of the second look, for rules that have one
     T:float=1.              # softens the second look, for rules that blend
@@ -54,7 +56,7 @@ class CLIConfig:
 
 PRESETS = dict(
     paper={}, paper_ood=dict(eps=0.6),
-    default=dict(planner='coverage', cover=0.95, Q=100, merge=True, loss_over='task', lr=0.05, rule='validated'))
+    default=dict(planner='coverage', cover=0.95, Q=100, merge=True, loss_over='task', lr=0.05, views=0.07, rule='validated'))
 
 # %% ../nbs/00_core.ipynb #1a66c8e8
 def make_config(
@@ -68,7 +70,7 @@ def make_config(
         if k not in known: raise TypeError(f"{k}={settings[k]!r} is not a setting: expected {', '.join(sorted(known))}")
     return CLIConfig(**{**PRESETS[preset], **settings})
 
-# %% ../nbs/00_core.ipynb #2f5ea488
+# %% ../nbs/00_core.ipynb #e7ff4384
 def check_config(
     cfg:CLIConfig, # what to check
     model:nn.Module, # the classifier it is for
@@ -84,7 +86,7 @@ def check_config(
     if cfg.cover is not None and (cfg.planner!='coverage' or not 0<cfg.cover<=1):
         raise ValueError(f"cover={cfg.cover} with planner={cfg.planner!r}: expected a share in (0, 1] and planner='coverage'")
     if not 0<cfg.proportion<=1: raise ValueError(f"proportion={cfg.proportion} is outside (0, 1]: it is the share of training images to use")
-    for k in ('alpha','holdout'):
+    for k in ('alpha','holdout','views'):
         if not 0<=getattr(cfg,k)<=1: raise ValueError(f"{k}={getattr(cfg,k)} is outside [0, 1]")
     for k,least in (('epochs',1),('bs',2)):
         if getattr(cfg,k)<least: raise ValueError(f"{k}={getattr(cfg,k)}: expected at least {least}")
@@ -362,7 +364,7 @@ def plan_for(
         return Plan([], cfg.planner, cfg.K)
     return with_probes(plan, (probe['first']/T).softmax(1), unsure)
 
-# %% ../nbs/00_core.ipynb #a328796f
+# %% ../nbs/00_core.ipynb #e8b69e74
 def second_look(
     model:nn.Module, # on `device`, with its base weights
     plan:Plan, # what to do
@@ -387,7 +389,7 @@ def second_look(
     with rollback(model) as snap:
         learn = adapt_learner(model, cfg.layers, cfg.bn, cfg.lam, cfg.tau, cfg.mom, cfg.wd, cfg.loss_over, device, cbs)
         z,zp = run_plan(learn, snap, plan, aux, test_dl, C, watch, progress, epochs=cfg.epochs, lr=cfg.lr,
-                        proportion=cfg.proportion, bs=cfg.bs, seed=cfg.seed, device=device, probe_dl=probe_dl)
+                        proportion=cfg.proportion, bs=cfg.bs, seed=cfg.seed, device=device, probe_dl=probe_dl, views=cfg.views, flip=cfg.flip)
     return z, both_probes(plan, probe, zp)
 
 # %% ../nbs/00_core.ipynb #45707263

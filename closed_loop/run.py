@@ -5,16 +5,16 @@
 # %% auto #0
 __all__ = ['run_task', 'Rows', 'run_plan', 'RunningFlips']
 
-# %% ../nbs/08_run.ipynb #06f06d9a
+# %% ../nbs/08_run.ipynb #f80a66cf
 import torch
 from torch import Tensor
 from fastai.learner import Learner
 from fastprogress.fastprogress import progress_bar
 from .auxset import AuxSet, sub_dl
-from .adapt import adapt, look, Snapshot
+from .adapt import adapt, look, Snapshot, Views
 from .plan import Plan, Task
 
-# %% ../nbs/08_run.ipynb #6fc050f1
+# %% ../nbs/08_run.ipynb #88ceb444
 def run_task(
     learn:Learner, # from `adapt_learner`, holding the base weights
     snap:Snapshot, # of those weights
@@ -28,11 +28,14 @@ def run_task(
     seed:int=0, # of everything random
     device='cpu', # where the model is
     probe_dl=None, # labelled images, for the task's probes
+    views:float=0., # look at shifted copies too, see `Views`
+    flip:bool=False, # and at mirrored ones
 )->tuple: # second-look logits of its members and of its probes
     "Adapt to `task`, look again at its members and probes, and roll back"
     try:
         adapt(learn, aux.loader(task.classes, proportion, seed, bs), epochs, lr, seed, task.classes)
-        def again(dl, idxs): return look(learn.model, sub_dl(dl,idxs), device)[0] if len(idxs) else None
+        seer = Views(learn.model, views, flip) if views or flip else learn.model
+        def again(dl, idxs): return look(seer, sub_dl(dl,idxs), device)[0] if len(idxs) else None
         return again(test_dl, task.members),again(probe_dl, task.probes)
     finally: snap.restore_values()
 
