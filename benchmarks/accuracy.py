@@ -17,7 +17,7 @@ from closed_loop.adapt import look
 from closed_loop.auxset import as_dl, BatchDL
 from closed_loop.baselines import knn_rerank, pft, tta
 from closed_loop.confidence import find_hard
-from closed_loop.core import cli_predict, load_result, make_config
+from closed_loop.core import CLIConfig, cli_predict, load_result, make_config
 from closed_loop.data import cache_dir, glyph_aug, glyph_model, glyphs
 from closed_loop.plan import true_coverage
 from closed_loop.report import flips
@@ -67,7 +67,8 @@ def kept(args, **settings):
 def looks(model, train, test, calib, seed, args, **settings):
     "Both looks for some settings"
     kw = dict(Q=args.Q, K=args.K, eps=args.eps, epochs=args.epochs, seed=seed, **settings)
-    d = kept(args, **asdict(make_config(**kw)))
+    usual = asdict(CLIConfig())   # only what differs, so that a new setting does not disown old results
+    d = kept(args, **{k:v for k,v in asdict(make_config(**kw)).items() if v!=usual[k] and k!='seed'}, seed=seed)
     if not (d/'run.json').exists(): cli_predict(model, train, test, calib=calib, progress=False, device='cpu', **kw).save(d)
     return load_result(d)
 
