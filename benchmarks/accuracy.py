@@ -88,7 +88,7 @@ def one_seed(problem, seed, args):
     "All rows of one seed"
     model,train,calib,test,flip = problem
     def run(**kw): return looks(model, train, test, calib, seed, args, **kw)
-    paper,best = run(preset='paper'),run(preset='default')
+    paper,best = run(preset='paper'),run(preset='default', flip=flip)
     y,first = paper.targets,paper.first
     def of(name, r, rule): r = r.with_rule(rule); return row(name, first, r.preds, y, r.plan, r.price, r.seconds)
     rows = [row('base', first, first.argmax(1), y, seconds=paper.times['first look']), of('paper', paper, 'paper'),

@@ -68,7 +68,7 @@ def closed_loop_demo(
     print(pd.concat([r.summary(k) for k,r in res.items()]).T.to_string())
     print(f'\nreports: {out}/paper/index.html, {out}/default/index.html\n{time.perf_counter()-t:.0f} s in all')
 
-# %% ../nbs/16_cli.ipynb #ab3f409e
+# %% ../nbs/16_cli.ipynb #ac3abed7
 @call_parse
 def closed_loop_predict(
     train:str=None, # folder of training images, one folder per class
@@ -101,6 +101,7 @@ def closed_loop_predict(
         model = network(arch, len(tr.classes), weights)
         given = dict(eps=eps, K=K, Q=Q, epochs=epochs, bs=bs, lr=lr, bn=bn, rule=rule, layers=int(layers) if layers and layers.isdigit() else layers)
         given = {k:v for k,v in given.items() if v is not None}
+        if preset=='default': given['flip'] = True   # folders are mirrored in training too
         res = cli_predict(model, tr, te, ca, preset=preset, seed=seed, num_workers=num_workers, progress=sys.stdout.isatty(), **given)
     except ValueError as e: fail(e)
     show(res, Path(out))

@@ -4,9 +4,10 @@
 
 # %% auto #0
 __all__ = ['PRESETS', 'CLIConfig', 'make_config', 'check_config', 'CLIResult', 'load_result', 'check_data', 'check_classes',
-           'paths_of', 'cli_predict', 'first_probe', 'plan_for', 'second_look', 'both_probes', 'learner_cli_predict']
+           'paths_of', 'cli_predict', 'closed_loop', 'first_probe', 'plan_for', 'glance_at', 'second_look',
+           'both_probes', 'learner_cli_predict']
 
-# %% ../nbs/00_core.ipynb #eed1f52f
+# %% ../nbs/00_core.ipynb #110d8017
 import json, platform, time, warnings, pandas as pd, torch
 from dataclasses import dataclass, field, asdict, fields, replace
 from pathlib import Path
@@ -18,7 +19,7 @@ from .confidence import confidence, find_hard, check_eps, fit_temperature
 from .plan import Plan, make_plan, check_plan_args, class_sets, with_probes, expected_coverage, true_coverage, save_plan, load_plan
 from .auxset import AuxSet, as_dl, plain_dl, sub_dl
 from .supcon import last_linear
-from .adapt import adapt_learner, deep_groups, look, on_device, rollback, BN_POLICIES, LOSS_OVER
+from .adapt import adapt_learner, deep_groups, look, on_device, rollback, Views, BN_POLICIES, LOSS_OVER
 from .decide import decide, fit_conditional, LEAST, RULES
 from .run import run_plan, RunningFlips
 from . import report as rep
@@ -93,7 +94,7 @@ def check_config(
     for k in ('lr','tau','T'):
         if not getattr(cfg,k)>0: raise ValueError(f"{k}={getattr(cfg,k)}: expected a number above 0")
 
-# %% ../nbs/00_core.ipynb #a00926ba
+# %% ../nbs/00_core.ipynb #b07fb4e0
 @dataclass(repr=False)
 class CLIResult:
     "Both looks at every hard image, and the answers that follow from them"
@@ -108,6 +109,7 @@ class CLIResult:
     times:dict=field(default_factory=dict) # seconds of each step
     price:int=0            # training images passed, all epochs
     probe:dict=field(default_factory=dict) # both looks at labelled images: first, second, S, targets; and T, the temperature
+    glance:Tensor=None     # (len(hard), C) the base model's logits for hard images over several views
     get_image:object=None  # index -> image tensor, for galleries
 
     def __len__(self): return len(self.first)
@@ -124,12 +126,13 @@ class CLIResult:
         "(len(hard), C) true where a class belongs to the image's task"
         return class_sets(self.plan, self.first.shape[1])[self.task_of[self.hard]]
 
-# %% ../nbs/00_core.ipynb #7effbb39
+# %% ../nbs/00_core.ipynb #5fb1c7cc
 @patch(as_prop=True)
 def probs(self:CLIResult)->Tensor: # (N, C)
     "Final probabilities of every image"
     p = self.first.softmax(1)
-    if len(self.hard): p[self.hard] = decide(self.first[self.hard], self.second, self.S, self.cfg.rule, **self.blend)
+    z0 = self.first[self.hard] if self.glance is None else self.glance
+    if len(self.hard): p[self.hard] = decide(z0, self.second, self.S, self.cfg.rule, **self.blend)
     return p
 
 @patch(as_prop=True)
@@ -204,7 +207,7 @@ def _repr_html_(self:CLIResult):
     if self.targets is None: return f'<p>{self!r}</p>{self.to_frame().head().to_html()}'
     return f'<p>{rep.verdict(self.flips())}</p>{self.summary().to_html()}'
 
-# %% ../nbs/00_core.ipynb #25b7a360
+# %% ../nbs/00_core.ipynb #29ece8bc
 @patch
 def save(self:CLIResult,
     path:str, # a folder
@@ -214,6 +217,7 @@ def save(self:CLIResult,
     path = Path(path); path.mkdir(parents=True, exist_ok=True)
     t = dict(first=self.first, hard=self.hard, second=self.second)
     if self.targets is not None: t['targets'] = self.targets
+    if self.glance is not None: t['glance'] = self.glance
     t.update({f'probe_{k}':v for k,v in self.probe.items()})
     save_file({k:v.contiguous() for k,v in t.items()}, path/'looks.safetensors')
     save_plan(self.plan, path/'plan.json')
@@ -299,7 +303,7 @@ def paths_of(
     p = getattr(ds,'paths',None) or [s[0] for s in getattr(ds,'samples',[])] or [o for o in getattr(ds,'items',[]) if isinstance(o,(str,Path))]
     return [str(o) for o in p] if len(p)==len(ds) else None
 
-# %% ../nbs/00_core.ipynb #e2f66e0b
+# %% ../nbs/00_core.ipynb #8fd1620e
 def cli_predict(
     model, # an `nn.Module` or a fastai `Learner`; comes back exactly as it was
     train=None, # folder, dataset, DataLoader or DataLoaders of training images; a `Learner`'s own if not given
@@ -317,17 +321,32 @@ def cli_predict(
     model,aux,test_dl,calib,C = _open(model, train, test, calib, size, num_workers, settings.get('bs',256))
     cfg = make_config(preset, **{'K':min(10,C), **settings})
     check_data(aux, test_dl, C); check_config(cfg, model, C)
+    with on_device(model, device) as dev: return closed_loop(model, aux, test_dl, calib, cfg, dev, cbs, progress)
+
+# %% ../nbs/00_core.ipynb #bebece73
+def closed_loop(
+    model:nn.Module, # on `device`; comes back exactly as it was
+    aux:AuxSet, # training data
+    test_dl, # test images, in order
+    calib, # loader of labelled images, or None
+    cfg:CLIConfig, # settings
+    device='cpu', # where the model is
+    cbs=None, # fastai callbacks
+    progress:bool=True, # show a bar over tasks
+    first_look=look, # (model, loader, device) -> logits, labels
+)->CLIResult:
+    "The loop itself, once everything is open and checked"
     t = [time.perf_counter()]
-    with on_device(model, device) as dev:
-        first,targets = look(model, test_dl, dev); t.append(time.perf_counter())
-        probe_dl,probe = first_probe(model, aux, test_dl, calib, cfg, dev)
-        plan = plan_for(first, cfg, aux, probe); t.append(time.perf_counter())
-        second,probe = second_look(model, plan, aux, test_dl, cfg, first, targets, dev, cbs, progress, probe_dl, probe); t.append(time.perf_counter())
+    first,targets = first_look(model, test_dl, device); t.append(time.perf_counter())
+    probe_dl,probe = first_probe(model, aux, test_dl, calib, cfg, device, first_look)
+    plan = plan_for(first, cfg, aux, probe); t.append(time.perf_counter())
+    glance,probe = glance_at(model, plan, test_dl, probe_dl, probe, cfg, device) if first_look is look else (None,probe)
+    second,probe = second_look(model, plan, aux, test_dl, cfg, first, targets, device, cbs, progress, probe_dl, probe); t.append(time.perf_counter())
     times = dict(zip(('first look','plan','second look'), (b-a for a,b in zip(t,t[1:]))))
     return CLIResult(first, torch.tensor(sorted(plan.members),dtype=torch.long), second, plan, cfg, targets, aux.vocab, paths_of(test_dl.dataset),
-        times, plan.price(aux.counts(cfg.proportion))*cfg.epochs, probe, lambda i: test_dl.new(bs=1, get_idxs=lambda: [i]).one_batch()[0][0])
+        times, plan.price(aux.counts(cfg.proportion))*cfg.epochs, probe, glance, lambda i: test_dl.new(bs=1, get_idxs=lambda: [i]).one_batch()[0][0])
 
-# %% ../nbs/00_core.ipynb #19b2d0d7
+# %% ../nbs/00_core.ipynb #25e899dd
 def first_probe(
     model:nn.Module, # on `device`
     aux:AuxSet, # training data; loses what is held out
@@ -335,11 +354,12 @@ def first_probe(
     calib, # loader of labelled images, or None
     cfg:CLIConfig, # settings
     device='cpu', # where the model is
+    first_look=look, # (model, loader, device) -> logits, labels
 )->tuple: # loader of the labelled images; their logits, labels and temperature
     "Look at labelled images, if any are wanted"
     if calib is None and cfg.rule!='validated': return None,{}
     dl = calib if calib is not None else sub_dl(plain_dl(aux,test_dl), aux.hold_out(cfg.holdout,cfg.seed))
-    z,y = look(model, dl, device) if len(dl) else (torch.zeros(0,aux.C),torch.zeros(0,dtype=torch.long))
+    z,y = first_look(model, dl, device) if len(dl) else (torch.zeros(0,aux.C),torch.zeros(0,dtype=torch.long))
     if y is None: raise ValueError("calib has no labels: expected images with their true classes")
     return dl, dict(first=z, targets=y, T=torch.tensor(fit_temperature(z,y)))
 
@@ -363,6 +383,24 @@ def plan_for(
                       "keeping the first answers; pass calib=, raise holdout=, or choose rule='conditional'")
         return Plan([], cfg.planner, cfg.K)
     return with_probes(plan, (probe['first']/T).softmax(1), unsure)
+
+# %% ../nbs/00_core.ipynb #a1f4b7bd
+def glance_at(
+    model:nn.Module, # on `device`, with its base weights
+    plan:Plan, # with hard images and probes
+    test_dl, # test images
+    probe_dl, # labelled images
+    probe:dict, # first look at them
+    cfg:CLIConfig, # settings
+    device='cpu', # where the model is
+)->tuple: # logits of the hard images, None for one view; and the probes', in place of their first look
+    "The base model's opinion over several views"
+    if not plan or not (cfg.views or cfg.flip): return None,probe
+    seer,idx = Views(model,cfg.views,cfg.flip),[i for t in plan for i in t.probes]
+    if idx:
+        probe = {**probe, 'first':probe['first'].clone()}
+        probe['first'][idx] = look(seer, sub_dl(probe_dl,idx), device)[0]
+    return look(seer, sub_dl(test_dl,sorted(plan.members)), device)[0],probe
 
 # %% ../nbs/00_core.ipynb #e8b69e74
 def second_look(

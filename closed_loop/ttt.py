@@ -7,7 +7,7 @@ __all__ = ['NORMS', 'SCHEDULES', 'rotations', 'cut_group', 'set_norm', 'Rotation
            'check_training', 'Rotate', 'train_branch', 'RotationLoss', 'train_joint', 'check_ttt', 'ttt_step',
            'ttt_look', 'ttt_predict', 'ttt_then_cli']
 
-# %% ../nbs/13_ttt.ipynb #555d3935
+# %% ../nbs/13_ttt.ipynb #41bae7ba
 import copy, math, time, pandas as pd, torch, torch.nn.functional as F
 from functools import partial
 from torch import nn, Tensor
@@ -21,8 +21,7 @@ from fastai.torch_core import no_random, to_device
 from fastprogress.fastprogress import progress_bar
 from .adapt import HoldStill, OnlyTrain, BN_POLICIES, amp_cbs, amp_dtype, layer_groups, main_logits, on_device, rollback, Snapshot
 from .auxset import AuxSet, as_dl
-from .confidence import fit_temperature
-from .core import CLIResult, _open, check_config, check_data, cli_predict, first_probe, make_config, paths_of, plan_for, second_look
+from .core import CLIResult, _open, check_config, check_data, cli_predict, closed_loop, make_config
 from .supcon import last_linear
 
 # %% ../nbs/13_ttt.ipynb #4ce2f4f7
@@ -355,26 +354,16 @@ def ttt_predict(
     with on_device(net, device) as dev, rollback(net) as snap:
         return ttt_look(net, snap, as_dl(test), lr, online, dev, seed, progress, steps=steps, copies=copies, aug=aug, bn=bn)[0]
 
-# %% ../nbs/13_ttt.ipynb #12a88a5d
+# %% ../nbs/13_ttt.ipynb #724f6b5a
 def _standard(net, snap, dev, train, test, calib, size, num_workers, cfg_of, ttt, cbs, progress):
     "CLI with the logits of standard TTT as its first look"
     cfg = cfg_of(C := last_linear(net.model).out_features)
     model,aux,test_dl,calib,_ = _open(net.model, train, test, calib, size, num_workers, cfg.bs)
     check_data(aux, test_dl, C); check_config(cfg, model, C)
-    def first_look(dl):
-        try: return ttt_look(net, snap, dl, device=dev, progress=progress, **ttt)
+    def first_look(_, dl, device):
+        try: return ttt_look(net, snap, dl, device=device, progress=progress, **ttt)
         finally: snap.restore()
-    t = [time.perf_counter()]
-    first,targets = first_look(test_dl); t.append(time.perf_counter())
-    probe_dl,probe = first_probe(model, aux, test_dl, calib, cfg, dev)
-    if probe and len(probe_dl):
-        z = first_look(probe_dl)[0]
-        probe.update(first=z, T=torch.tensor(fit_temperature(z, probe['targets'])))
-    plan = plan_for(first, cfg, aux, probe); t.append(time.perf_counter())
-    second,probe = second_look(model, plan, aux, test_dl, cfg, first, targets, dev, cbs, progress, probe_dl, probe); t.append(time.perf_counter())
-    times = dict(zip(('test-time training','plan','second look'), (b-a for a,b in zip(t,t[1:]))))
-    return CLIResult(first, torch.tensor(sorted(plan.members),dtype=torch.long), second, plan, cfg, targets, aux.vocab, paths_of(test_dl.dataset),
-        times, plan.price(aux.counts(cfg.proportion))*cfg.epochs, probe, lambda i: test_dl.new(bs=1, get_idxs=lambda: [i]).one_batch()[0][0])
+    return closed_loop(model, aux, test_dl, calib, cfg, dev, cbs, progress, first_look)
 
 # %% ../nbs/13_ttt.ipynb #05f780c3
 def _online(net, snap, dev, train, test, calib, size, num_workers, preset, settings, ttt, cbs, progress):
