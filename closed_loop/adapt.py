@@ -187,7 +187,7 @@ def look(
         for m,mode in modes: m.training = mode
     return torch.cat(zs), torch.cat(ys) if ys else None
 
-# %% ../nbs/05_adapt.ipynb #94d4beab
+# %% ../nbs/05_adapt.ipynb #c200c489
 class Views(nn.Module):
     "A network that answers with the mean of its softmax over shifted and mirrored copies"
     def __init__(self,
@@ -199,6 +199,7 @@ class Views(nn.Module):
         self.model,self.views,self.flip = model,views,flip
 
     def forward(self, x):
+        if x.dim()!=4: return main_logits(self.model(x)).float().log_softmax(1)   # not an image: nothing to shift
         h,w = x.shape[-2:]; s = round(self.views*w)
         p = F.pad(x, (s,)*4, mode='replicate') if s else x
         at = ((s,s),(0,s),(2*s,s),(s,0),(s,2*s)) if s else ((0,0),)
