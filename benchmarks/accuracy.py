@@ -105,14 +105,15 @@ def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument('--data', default='glyphs', help='glyphs, or a folder with train/ and val/')
     p.add_argument('--base', default='middling', choices=GLYPH_BASES, help='how well the glyph network was trained')
-    p.add_argument('--seeds', type=int, default=3)
+    p.add_argument('--seeds', type=int, default=3, help='how many')
+    p.add_argument('--first', type=int, default=0, help='the first one')
     for k,v in dict(Q=40, K=10, epochs=5, size=32, width=16, base_epochs=12).items(): p.add_argument(f'--{k}', type=int, default=v)
     p.add_argument('--eps', type=float, default=.7)
     p.add_argument('--name', help='of the result file')
     args = p.parse_args()
     is_glyphs = args.data=='glyphs'
     name,rows = args.name or (f'accuracy_glyphs_{args.base}' if is_glyphs else 'accuracy_folder'),[]
-    for seed in range(args.seeds):
+    for seed in range(args.first, args.first+args.seeds):
         rows += one_seed(glyph_problem(args.base,seed,args) if is_glyphs else folder_problem(seed,args), seed, args)
         write(name, pd.DataFrame(rows))   # what is computed is kept, seed by seed
     df = pd.DataFrame(rows); order = df.method.drop_duplicates()
