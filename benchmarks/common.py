@@ -64,7 +64,7 @@ def provenance(args=None):
     "The machine, the versions and the command"
     cpu = next((l.split(':')[1].strip() for l in open('/proc/cpuinfo') if l.startswith('model name')), platform.processor()) if os.path.exists('/proc/cpuinfo') else platform.processor()
     return dict(machine=f'{cpu}, {os.cpu_count()} vCPU', threads=torch.get_num_threads(), python=platform.python_version(), torch=torch.__version__,
-                closed_loop=__version__, command=' '.join(['python', 'benchmarks/'+Path(sys.argv[0]).name, *sys.argv[1:]]))
+                closed_loop=__version__, command=' '.join(['python', 'benchmarks/'+Path(sys.argv[0]).name, *(Path(a).name if '/' in a else a for a in sys.argv[1:])]))
 
 
 def write(name, df):
