@@ -101,8 +101,9 @@ def one_seed(problem, seed, args):
     return [dict(seed=seed, hard=len(paper.hard), N=len(y), **r) for r in rows]
 
 
-def main():
-    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def parser(doc):
+    "Arguments that name a problem"
+    p = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument('--data', default='glyphs', help='glyphs, or a folder with train/ and val/')
     p.add_argument('--base', default='middling', choices=GLYPH_BASES, help='how well the glyph network was trained')
     p.add_argument('--seeds', type=int, default=3, help='how many')
@@ -110,7 +111,11 @@ def main():
     for k,v in dict(Q=40, K=10, epochs=5, size=32, width=16, base_epochs=12).items(): p.add_argument(f'--{k}', type=int, default=v)
     p.add_argument('--eps', type=float, default=.7)
     p.add_argument('--name', help='of the result file')
-    args = p.parse_args()
+    return p
+
+
+def main():
+    args = parser(__doc__).parse_args()
     is_glyphs = args.data=='glyphs'
     name,rows = args.name or (f'accuracy_glyphs_{args.base}' if is_glyphs else 'accuracy_folder'),[]
     for seed in range(args.first, args.first+args.seeds):

@@ -5,10 +5,10 @@
 # %% auto #0
 __all__ = ['glyph_fonts', 'render_glyph', 'glyph_classes', 'Glyphs', 'glyphs', 'PadCrop', 'glyph_aug', 'glyph_dls', 'GlyphNet',
            'glyph_net', 'cache_dir', 'glyph_learner', 'glyph_model', 'image_error', 'FolderData', 'check_images',
-           'folder_tfms', 'folder_datasets', 'TVTransform', 'folder_dls']
+           'folder_tfms', 'folder_datasets', 'TVTransform', 'folder_dls', 'make_imagenet', 'imagenet', 'class_names']
 
-# %% ../nbs/10_data.ipynb #e4d4bbd2
-import hashlib, math, os, re, sys, tempfile, warnings, zlib
+# %% ../nbs/10_data.ipynb #54449a87
+import csv, hashlib, math, os, re, shutil, sys, tempfile, warnings, zlib
 import matplotlib, numpy as np, torch, torch.nn.functional as F
 import fastai.callback.progress, fastai.callback.schedule # they add the bar and `fit_one_cycle` to `Learner`
 from contextlib import ExitStack
@@ -17,12 +17,13 @@ from pathlib import Path
 from PIL import Image, ImageDraw, ImageFont
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
+from scipy.io import loadmat, savemat
 from torch import nn, Tensor
 from torch.utils.data import Dataset
 from torchvision import transforms as T
 from torchvision.datasets import ImageFolder
 from torchvision.datasets.folder import IMG_EXTENSIONS
-from torchvision.models.resnet import BasicBlock
+from torchvision.models.resnet import BasicBlock, ResNet18_Weights
 from fastai.data.block import CategoryBlock, DataBlock
 from fastai.data.core import DataLoaders
 from fastai.data.transforms import GrandparentSplitter, Normalize, parent_label
@@ -476,3 +477,168 @@ def folder_dls(
     block = DataBlock(blocks=(ImageBlock, CategoryBlock(vocab=train.classes)), splitter=GrandparentSplitter(valid_name=valid), get_y=parent_label,
         item_tfms=TVTransform(_crops(size,aug), _crops(size,False)), batch_tfms=Normalize.from_stats(*imagenet_stats))
     return block.dataloaders(items, path=path, bs=bs, **kwargs)
+
+# %% ../nbs/10_data.ipynb #a81b2fb0
+_CLS_LOC,_DEVKIT = 'ILSVRC/Data/CLS-LOC','ILSVRC2012_devkit_t12/data' # folders
+_TRUTH,_SOLUTION,_MAPPING = 'ILSVRC2012_validation_ground_truth.txt','LOC_val_solution.csv','LOC_synset_mapping.txt' # files
+
+def _find(root, name): return next((p for d in ('',_DEVKIT,'data') if (p:=Path(root)/d/name).is_file()), None)
+
+def _base(root):
+    "The folder that has `train` in it"
+    root = Path(root)
+    if not root.is_dir(): raise ValueError(f"{str(root)!r} is not a folder: expected ImageNet's, with train and val in it")
+    tried = [root, root/_CLS_LOC]
+    for o in tried:
+        if (o/'train').is_dir(): return o
+    raise ValueError(f"{str(root)!r} has no training images: looked for {' and '.join(repr(str(o/'train')) for o in tried)}; found {', '.join(_subfolders(root)[:5]) or 'no folders'} there")
+
+# %% ../nbs/10_data.ipynb #2678e6e1
+def _coloured(n_classes, n, split, size, seed):
+    "For each class `n` images of a glyph, in a random colour on its complement"
+    ds = glyphs(n, split, seed, size, .5, glyph_classes()[:n_classes])
+    hue = torch.rand(len(ds), 1, generator=torch.Generator().manual_seed(zlib.crc32(f'{seed} {split} hue'.encode())))
+    ink = (.5+.5*torch.cos(2*math.pi*(hue+torch.tensor([0,1/3,2/3]))))[:,None,None]
+    x = ds.x[...,None]/255
+    return ((x*ink+(1-x)*(1-ink))*255).byte().view(n_classes,n,size,size,3).numpy()
+
+def _images(images, wnids, n, split, size, seed):
+    "For each class `n` images: the first of its folder, or made up"
+    if images is None: return _coloured(len(wnids), n, split, size, seed)
+    res = [_loose(o)[:n] if (o:=Path(images)/split/w).is_dir() else [] for w in wnids]
+    for w,o in zip(wnids,res):
+        if len(o)<n: raise ValueError(f"{str(Path(images)/split/w)!r} has {len(o)} images: expected at least {n}; ask for fewer")
+    return res
+
+# %% ../nbs/10_data.ipynb #e0c8e683
+def _words(images, n):
+    "Wnids and what they are called"
+    found = glyph_classes() if images is None else _subfolders(Path(images)/'train')
+    if not 1<=n<=len(found): raise ValueError(f"n_classes={n}: expected 1 to {len(found)}, as many as there are to choose from")
+    if images is None: return {f'n{i:08d}':f'{c}, glyph {i}' for i,c in enumerate(found[:n], 1)}
+    return dict(zip(found, class_names(images, found[:n])))
+
+def _put(o, path):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if isinstance(o,str): shutil.copyfile(o, path)
+    else: Image.fromarray(o).save(path, quality=95)
+
+# %% ../nbs/10_data.ipynb #525e874e
+_FIELDS = 'ILSVRC2012_ID WNID words gloss num_children children wordnet_height num_train_images'.split()
+
+def _put_devkit(root, names, labels, rng):
+    (root/_DEVKIT).mkdir(parents=True)
+    ids = dict(zip(names, (rng.permutation(len(names))+1).tolist()))
+    rows = [(ids[w],w,s,s,0,[],0,0) for w,s in names.items()] + [(len(ids)+1,'n00000000','entity','all of them',len(ids),[*ids.values()],1,0)]
+    synsets = np.array(sorted(rows), dtype=[(k,object) for k in _FIELDS])[:,None]
+    savemat(root/_DEVKIT/'meta.mat', dict(synsets=synsets))
+    (root/_DEVKIT/_TRUTH).write_text(''.join(f'{ids[w]}\n' for w in labels))
+
+def _put_kaggle(root, names, labels, rng):
+    rows = [f'ILSVRC2012_val_{i:08d},{w} 1 1 9 9 \n' for i,w in enumerate(labels, 1)]
+    (root/_SOLUTION).write_text('ImageId,PredictionString\n' + ''.join(rng.permutation(rows)))
+    (root/_MAPPING).write_text(''.join(f'{w} {s}\n' for w,s in names.items()), encoding='utf-8')
+
+_LAYOUTS = dict(folders=None, devkit=_put_devkit, kaggle=_put_kaggle)
+
+# %% ../nbs/10_data.ipynb #734a308b
+def make_imagenet(
+    dst, # a new folder
+    images=None, # folder with `train` and `val`, both with class folders, to copy images from; made-up ones if not given
+    n_classes:int=6, # the first ones of `images`
+    n_train:int=8, # training images per class
+    n_val:int=4, # validation images per class
+    size:int=64, # height and width of made-up images
+    layout:str='folders', # of the validation images: `folders` of classes, or loose with the labels of the `devkit` or of `kaggle`
+    seed:int=0, # of made-up images, and of the order of the validation images
+)->Path: # `dst`
+    "Write a small data set in one of ImageNet's layouts"
+    if layout not in _LAYOUTS: raise ValueError(f"layout={layout!r} is unknown: expected one of {', '.join(_LAYOUTS)}")
+    dst,rng = Path(dst),np.random.default_rng(seed)
+    if dst.exists() and any(dst.iterdir()): raise ValueError(f"{str(dst)!r} is not empty: expected a new folder; choose another")
+    names,base = _words(images, n_classes),dst/_CLS_LOC if layout=='kaggle' else dst
+    train,val = ([(w,im) for w,o in zip(names, _images(images,names,n,split,size,seed)) for im in o] for split,n in dict(train=n_train, val=n_val).items())
+    val = [val[i] for i in rng.permutation(len(val))]
+    for i,(w,im) in enumerate(train): _put(im, base/'train'/w/f'{w}_{i%n_train}.JPEG')
+    for i,(w,im) in enumerate(val, 1): _put(im, base/'val'/(w if layout=='folders' else '')/f'ILSVRC2012_val_{i:08d}.JPEG')
+    if _LAYOUTS[layout]: _LAYOUTS[layout](dst, names, [w for w,_ in val], rng)
+    return dst
+
+# %% ../nbs/10_data.ipynb #fc18d73b
+def _synsets(path):
+    "Id, wnid and words of each class in a devkit's `meta.mat`, without the groups of classes"
+    try:
+        o = np.atleast_1d(loadmat(path, squeeze_me=True)['synsets'])
+        return [(str(i),str(w),str(s)) for i,w,s,n in zip(*[o[k] for k in ('ILSVRC2012_ID','WNID','words','num_children')]) if n==0]
+    except Exception as e: raise ValueError(f"cannot read {path} ({str(e) or type(e).__name__}): expected meta.mat of the ILSVRC2012 devkit; unpack it again") from e
+
+def _check_count(path, n, files):
+    if n!=len(files): raise ValueError(f"{path} has {n:,} labels for the {len(files):,} images in {str(Path(files[0]).parent)!r}: expected one each; add the images or the labels that are missing")
+
+def _devkit_labels(path, files):
+    meta,ids = path.with_name('meta.mat'),path.read_text().split()
+    odd = next((f for f in files if not re.fullmatch(r'ILSVRC2012_val_\d{8}', Path(f).stem)), None)
+    if odd: raise ValueError(f"{odd!r} has no place in the order of the labels in {path}: expected a name such as 'ILSVRC2012_val_00000001.JPEG'; rename or remove it")
+    _check_count(path, len(ids), files)
+    if not meta.is_file(): raise ValueError(f"{str(meta)!r} is missing: expected it beside {path.name}, for the wnids of its ids; unpack the devkit again")
+    wnids = {i:w for i,w,_ in _synsets(meta)}
+    odd = next((i for i in ids if i not in wnids), None)
+    if odd: raise ValueError(f"label {odd!r} in {path} is not an id of a class in meta.mat: expected one of its {len(wnids):,} ids; take both from the same devkit")
+    return [wnids[i] for i in ids]
+
+# %% ../nbs/10_data.ipynb #2531c814
+def _kaggle_labels(path, files):
+    with open(path, newline='', encoding='utf-8-sig') as f: rows = {o.get('ImageId'):(o.get('PredictionString') or '').split() for o in csv.DictReader(f)}
+    odd = next((f for f in files if not rows.get(Path(f).stem)), None)
+    if odd: raise ValueError(f"{odd!r} has no label: expected {Path(odd).stem!r} as ImageId and a wnid in PredictionString in a row of {path}; add it or remove the image")
+    _check_count(path, len(rows), files)
+    return [rows[Path(f).stem][0] for f in files]
+
+def _val_labels(root, folder, classes):
+    "Path to number of the class, for loose validation images"
+    files,solution,truth = _loose(folder),_find(root,_SOLUTION),_find(root,_TRUTH)
+    if not (solution or truth): raise ValueError(f"{str(folder)!r} has loose images and there are no labels for them: looked for {str(Path(root)/_SOLUTION)!r} and {str(Path(root)/_DEVKIT/_TRUTH)!r}; add one, or sort the images into folders of classes")
+    ws,num = _kaggle_labels(solution, files) if solution else _devkit_labels(truth, files),{c:i for i,c in enumerate(classes)}
+    odd = next(((f,w) for f,w in zip(files,ws) if w not in num), None)
+    if odd: raise ValueError(f"{odd[0]!r} is of class {odd[1]!r}, which is not a class of the training set: expected one of its {len(num):,} folders; add the folder or remove the image and its label")
+    return {f:num[w] for f,w in zip(files,ws)}
+
+# %% ../nbs/10_data.ipynb #b6663c91
+def imagenet(
+    root, # folder with `train` and `val`, or with Kaggle's `ILSVRC`
+    tfm=None, # callable on a PIL image, for training
+    val_tfm=None, # the same, for validation
+    skip_bad:bool=False, # leave out images that cannot be read
+)->tuple: # training set, validation set
+    "ImageNet's training and validation set"
+    base = _base(root); folder = base/'val'
+    if not folder.is_dir(): raise ValueError(f"{str(base)!r} has no validation images: looked for {str(folder)!r}; unpack them there")
+    flat = _loose(folder) and not _subfolders(folder)
+    labels = _val_labels(root, folder, _subfolders(base/'train')) if flat else None
+    train = FolderData(base/'train', tfm, skip_bad=skip_bad)
+    val = FolderData(folder, val_tfm, train.classes, skip_bad)
+    if flat: val.samples,val.targets = [(p,labels[p]) for p in val.paths],[labels[p] for p in val.paths]
+    val.imgs = val.samples
+    return train,val
+
+# %% ../nbs/10_data.ipynb #dbb5bd45
+_NAMES = ResNet18_Weights.DEFAULT.meta['categories']
+_WNIDS = '791ce0333040dd249d13133f90d28ef0263ffc01e5de0afd85b3e32048d7d456' # of the sorted wnids of the 1,000 classes
+
+def _known(root, wnids):
+    "Wnid to words"
+    if root is not None and (p:=_find(root,_MAPPING)): return dict(o.split(' ',1) for o in p.read_text(encoding='utf-8').splitlines() if ' ' in o)
+    if root is not None and (p:=_find(root,'meta.mat')): return {w:s for _,w,s in _synsets(p)}
+    whole = hashlib.sha256(' '.join(sorted(wnids)).encode()).hexdigest()==_WNIDS
+    return dict(zip(sorted(wnids), _NAMES)) if whole else {}
+
+def class_names(
+    root=None, # ImageNet's folder
+    wnids:list=None, # in the order of the classes, those of the training set in `root` if not given, ImageNet's 1,000 without a `root` too
+)->list: # one for each of `wnids`; two that would be the same have their wnids added
+    "Names of ImageNet's classes"
+    if root is None and wnids is None: return list(_NAMES)
+    if wnids is None: wnids = _subfolders(_base(root)/'train')
+    known = _known(root, wnids)
+    names = [known.get(w,w).split(',')[0].strip() for w in wnids]
+    return [f'{n} ({w})' if names.count(n)>1 else n for n,w in zip(names,wnids)]
