@@ -23,7 +23,7 @@ from closed_loop.plan import true_coverage
 from closed_loop.report import flips
 from common import CropFlip, SmallResNet, folder_pixels, write
 
-GLYPH_BASES = dict(underfit=dict(epochs=1), middling=dict(), strong=dict(epochs=8, width=24))
+GLYPH_BASES = dict(underfit=dict(epochs=1), middling=dict(), strong=dict(epochs=10))
 
 
 def glyph_problem(base, seed, args):
@@ -80,7 +80,7 @@ def fine_tuned(model, train, test, price, seed, args):
     return torch.load(f, weights_only=True).values()
 
 
-ALONE = {'+ coverage plan':dict(planner='coverage'), '+ frozen BatchNorm':dict(bn='freeze'), '+ loss over the task':dict(loss_over='task'), '+ five views':dict(views=.07)}
+ALONE = {'+ coverage plan':dict(planner='coverage'), '+ frozen BatchNorm':dict(bn='freeze'), '+ loss over the task':dict(loss_over='task'), '+ batches of 64':dict(bs=64), '+ five views':dict(views=.07)}
 RULES = ('gated','blend','restrict','conditional','validated')
 
 
@@ -90,10 +90,10 @@ def one_seed(problem, seed, args):
     def run(**kw): return looks(model, train, test, calib, seed, args, **kw)
     paper,best = run(preset='paper'),run(preset='default', flip=flip)
     y,first = paper.targets,paper.first
-    def of(name, r, rule): r = r.with_rule(rule); return row(name, first, r.preds, y, r.plan, r.price, r.seconds)
+    def of(name, r, rule, caution=1.): r = r.with_rule(rule, caution=caution); return row(name, first, r.preds, y, r.plan, r.price, r.seconds)
     rows = [row('base', first, first.argmax(1), y, seconds=paper.times['first look']), of('paper', paper, 'paper'),
-        *(of(n, run(preset='paper',**kw), 'paper') for n,kw in ALONE.items()), *(of(f'+ {r} rule', paper, r) for r in RULES),
-        of('default', best, 'validated'), *(of(f'default, {r} rule', best, r) for r in ('paper',)+RULES[:-1])]
+        *(of(n, run(preset='paper',**kw), 'paper') for n,kw in ALONE.items()), *(of(f'+ {r} rule', paper, r) for r in RULES), of('+ caution', paper, 'paper', best.cfg.caution),
+        of('default', best, 'validated', best.cfg.caution), of('default, no caution', best, 'validated'), *(of(f'default, {r} rule', best, r) for r in ('paper',)+RULES[:-1])]
     z,t = fine_tuned(model, train, test, paper.price, seed, args); rows.append(row('PFT', first, z.argmax(1), y, price=paper.price, seconds=t))
     z,t = timed(tta, model, test, flip=flip); rows.append(row('TTA', first, z.argmax(1), y, seconds=t))
     p,t = timed(knn_rerank, model, train, test, first, find_hard(first,args.eps), args.K); rows.append(row('kNN re-ranking', first, p.argmax(1), y, seconds=t))

@@ -4,10 +4,10 @@
 
 # %% auto #0
 __all__ = ['PRESETS', 'CLIConfig', 'make_config', 'check_config', 'CLIResult', 'load_result', 'check_data', 'check_classes',
-           'paths_of', 'cli_predict', 'closed_loop', 'first_probe', 'plan_for', 'glance_at', 'second_look',
+           'open_data', 'paths_of', 'cli_predict', 'closed_loop', 'first_probe', 'plan_for', 'glance_at', 'second_look',
            'both_probes', 'learner_cli_predict']
 
-# %% ../nbs/00_core.ipynb #110d8017
+# %% ../nbs/00_core.ipynb #3504e522
 import json, platform, time, warnings, pandas as pd, torch
 from dataclasses import dataclass, field, asdict, fields, replace
 from pathlib import Path
@@ -20,11 +20,11 @@ from .plan import Plan, make_plan, check_plan_args, class_sets, with_probes, exp
 from .auxset import AuxSet, as_dl, plain_dl, sub_dl
 from .supcon import last_linear
 from .adapt import adapt_learner, deep_groups, look, on_device, rollback, Views, BN_POLICIES, LOSS_OVER
-from .decide import decide, fit_conditional, LEAST, RULES
+from .decide import decide, favour, fit_conditional, LEAST, RULES
 from .run import run_plan, RunningFlips
 from . import report as rep
 
-# %% ../nbs/00_core.ipynb #d8487c3a
+# %% ../nbs/00_core.ipynb #d24f720c
 @dataclass
 class CLIConfig:
     "Every setting of closed-loop inference; the defaults are the paper's"
@@ -52,12 +52,13 @@ class CLIConfig:
     rule:str='paper'        # how two looks become one answer
     alpha:float=0.5         # weight of the second look, for rules that have one
     T:float=1.              # softens the second look, for rules that blend
+    caution:float=1.        # a destroyed right answer weighs as much as this many mended ones
     holdout:float=0.1       # share of training images set aside as probes, for the validated rule
     seed:int=0              # of everything random
 
 PRESETS = dict(
     paper={}, paper_ood=dict(eps=0.6),
-    default=dict(planner='coverage', cover=0.95, Q=100, merge=True, loss_over='task', lr=0.05, views=0.07, rule='validated'))
+    default=dict(planner='coverage', cover=0.95, Q=100, merge=True, loss_over='task', lr=0.05, bs=64, views=0.07, rule='validated', caution=1.25))
 
 # %% ../nbs/00_core.ipynb #1a66c8e8
 def make_config(
@@ -71,7 +72,7 @@ def make_config(
         if k not in known: raise TypeError(f"{k}={settings[k]!r} is not a setting: expected {', '.join(sorted(known))}")
     return CLIConfig(**{**PRESETS[preset], **settings})
 
-# %% ../nbs/00_core.ipynb #e7ff4384
+# %% ../nbs/00_core.ipynb #5d6a3980
 def check_config(
     cfg:CLIConfig, # what to check
     model:nn.Module, # the classifier it is for
@@ -91,6 +92,7 @@ def check_config(
         if not 0<=getattr(cfg,k)<=1: raise ValueError(f"{k}={getattr(cfg,k)} is outside [0, 1]")
     for k,least in (('epochs',1),('bs',2)):
         if getattr(cfg,k)<least: raise ValueError(f"{k}={getattr(cfg,k)}: expected at least {least}")
+    if not cfg.caution>=1: raise ValueError(f"caution={cfg.caution}: expected 1 (a destroyed answer weighs as much as a mended one) or more")
     for k in ('lr','tau','T'):
         if not getattr(cfg,k)>0: raise ValueError(f"{k}={getattr(cfg,k)}: expected a number above 0")
 
@@ -126,13 +128,13 @@ class CLIResult:
         "(len(hard), C) true where a class belongs to the image's task"
         return class_sets(self.plan, self.first.shape[1])[self.task_of[self.hard]]
 
-# %% ../nbs/00_core.ipynb #5fb1c7cc
+# %% ../nbs/00_core.ipynb #2a6ec076
 @patch(as_prop=True)
 def probs(self:CLIResult)->Tensor: # (N, C)
     "Final probabilities of every image"
     p = self.first.softmax(1)
     z0 = self.first[self.hard] if self.glance is None else self.glance
-    if len(self.hard): p[self.hard] = decide(z0, self.second, self.S, self.cfg.rule, **self.blend)
+    if len(self.hard): p[self.hard] = favour(decide(z0,self.second,self.S,self.cfg.rule,**self.blend), self.first[self.hard].argmax(1), self.cfg.caution)
     return p
 
 @patch(as_prop=True)
@@ -283,8 +285,16 @@ def check_classes(
     names = ', '.join(str(aux.vocab[c]) if aux.vocab else str(c) for c in empty[:5])
     if empty: raise ValueError(f"{len(empty)} classes of the plan have no training image ({names}): add some, or lower K so that they are not asked for")
 
-# %% ../nbs/00_core.ipynb #ae573c74
-def _open(model, train, test, calib, size, num_workers, bs):
+# %% ../nbs/00_core.ipynb #54cdef09
+def open_data(
+    model, # `nn.Module` or `Learner`
+    train=None, # folder, dataset, DataLoader or DataLoaders
+    test=None, # folder, dataset or DataLoader
+    calib=None, # folder, dataset or DataLoader, or None
+    size:int=224, # image size, for folders
+    num_workers:int=0, # loader processes, for folders and datasets
+    bs:int=256, # batch size, for folders and datasets
+)->tuple: # model, `AuxSet`, two loaders, number of classes
     "Model, training data, test and calibration loader, from anything"
     if isinstance(model, Learner): model,train = model.model, model.dls if train is None else train
     if train is None or test is None: raise ValueError("cli_predict needs train and test data: only a Learner brings its own training data")
@@ -303,7 +313,7 @@ def paths_of(
     p = getattr(ds,'paths',None) or [s[0] for s in getattr(ds,'samples',[])] or [o for o in getattr(ds,'items',[]) if isinstance(o,(str,Path))]
     return [str(o) for o in p] if len(p)==len(ds) else None
 
-# %% ../nbs/00_core.ipynb #8fd1620e
+# %% ../nbs/00_core.ipynb #81bf8b65
 def cli_predict(
     model, # an `nn.Module` or a fastai `Learner`; comes back exactly as it was
     train=None, # folder, dataset, DataLoader or DataLoaders of training images; a `Learner`'s own if not given
@@ -318,7 +328,7 @@ def cli_predict(
     **settings, # any field of `CLIConfig`: eps=0.5, K=5, ...
 )->CLIResult:
     "Closed-loop inference: a first look at all of `test`, a second one at what is hard"
-    model,aux,test_dl,calib,C = _open(model, train, test, calib, size, num_workers, settings.get('bs',256))
+    model,aux,test_dl,calib,C = open_data(model, train, test, calib, size, num_workers, settings.get('bs',256))
     cfg = make_config(preset, **{'K':min(10,C), **settings})
     check_data(aux, test_dl, C); check_config(cfg, model, C)
     with on_device(model, device) as dev: return closed_loop(model, aux, test_dl, calib, cfg, dev, cbs, progress)

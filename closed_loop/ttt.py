@@ -7,7 +7,7 @@ __all__ = ['NORMS', 'SCHEDULES', 'rotations', 'cut_group', 'set_norm', 'Rotation
            'check_training', 'Rotate', 'train_branch', 'RotationLoss', 'train_joint', 'check_ttt', 'ttt_step',
            'ttt_look', 'ttt_predict', 'ttt_then_cli']
 
-# %% ../nbs/13_ttt.ipynb #41bae7ba
+# %% ../nbs/13_ttt.ipynb #fa089e3d
 import copy, math, time, pandas as pd, torch, torch.nn.functional as F
 from functools import partial
 from torch import nn, Tensor
@@ -21,7 +21,7 @@ from fastai.torch_core import no_random, to_device
 from fastprogress.fastprogress import progress_bar
 from .adapt import HoldStill, OnlyTrain, BN_POLICIES, amp_cbs, amp_dtype, layer_groups, main_logits, on_device, rollback, Snapshot
 from .auxset import AuxSet, as_dl
-from .core import CLIResult, _open, check_config, check_data, cli_predict, closed_loop, make_config
+from .core import CLIResult, check_config, check_data, cli_predict, closed_loop, make_config, open_data
 from .supcon import last_linear
 
 # %% ../nbs/13_ttt.ipynb #4ce2f4f7
@@ -354,21 +354,21 @@ def ttt_predict(
     with on_device(net, device) as dev, rollback(net) as snap:
         return ttt_look(net, snap, as_dl(test), lr, online, dev, seed, progress, steps=steps, copies=copies, aug=aug, bn=bn)[0]
 
-# %% ../nbs/13_ttt.ipynb #724f6b5a
+# %% ../nbs/13_ttt.ipynb #26489dd0
 def _standard(net, snap, dev, train, test, calib, size, num_workers, cfg_of, ttt, cbs, progress):
     "CLI with the logits of standard TTT as its first look"
     cfg = cfg_of(C := last_linear(net.model).out_features)
-    model,aux,test_dl,calib,_ = _open(net.model, train, test, calib, size, num_workers, cfg.bs)
+    model,aux,test_dl,calib,_ = open_data(net.model, train, test, calib, size, num_workers, cfg.bs)
     check_data(aux, test_dl, C); check_config(cfg, model, C)
     def first_look(_, dl, device):
         try: return ttt_look(net, snap, dl, device=device, progress=progress, **ttt)
         finally: snap.restore()
     return closed_loop(model, aux, test_dl, calib, cfg, dev, cbs, progress, first_look)
 
-# %% ../nbs/13_ttt.ipynb #05f780c3
+# %% ../nbs/13_ttt.ipynb #b01c64b0
 def _online(net, snap, dev, train, test, calib, size, num_workers, preset, settings, ttt, cbs, progress):
     "CLI on the model that online TTT leaves"
-    t,test_dl = time.perf_counter(),_open(net.model, train, test, calib, size, num_workers, settings.get('bs',256))[2]
+    t,test_dl = time.perf_counter(),open_data(net.model, train, test, calib, size, num_workers, settings.get('bs',256))[2]
     ttt_look(net, snap, test_dl, online=True, device=dev, progress=progress, **ttt)
     t = time.perf_counter()-t
     res = cli_predict(net.model, train, test, calib, preset, dev, cbs, size, num_workers, progress, **settings)
