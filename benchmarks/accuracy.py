@@ -88,12 +88,12 @@ def one_seed(problem, seed, args):
     "All rows of one seed"
     model,train,calib,test,flip = problem
     def run(**kw): return looks(model, train, test, calib, seed, args, **kw)
-    paper,best = run(preset='paper'),run(preset='default', flip=flip)
+    paper,best,thorough = run(preset='paper'),run(preset='default', flip=flip),run(preset='thorough', flip=flip)
     y,first = paper.targets,paper.first
     def of(name, r, rule, caution=1.): r = r.with_rule(rule, caution=caution); return row(name, first, r.preds, y, r.plan, r.price, r.seconds)
     rows = [row('base', first, first.argmax(1), y, seconds=paper.times['first look']), of('paper', paper, 'paper'),
         *(of(n, run(preset='paper',**kw), 'paper') for n,kw in ALONE.items()), *(of(f'+ {r} rule', paper, r) for r in RULES), of('+ caution', paper, 'paper', best.cfg.caution),
-        of('default', best, 'validated', best.cfg.caution), of('default, no caution', best, 'validated'), *(of(f'default, {r} rule', best, r) for r in ('paper',)+RULES[:-1])]
+        of('default', best, 'validated', best.cfg.caution), of('default, no caution', best, 'validated'), *(of(f'default, {r} rule', best, r) for r in ('paper',)+RULES[:-1]), of('thorough', thorough, 'validated', thorough.cfg.caution)]
     z,t = fine_tuned(model, train, test, paper.price, seed, args); rows.append(row('PFT', first, z.argmax(1), y, price=paper.price, seconds=t))
     z,t = timed(tta, model, test, flip=flip); rows.append(row('TTA', first, z.argmax(1), y, seconds=t))
     p,t = timed(knn_rerank, model, train, test, first, find_hard(first,args.eps), args.K); rows.append(row('kNN re-ranking', first, p.argmax(1), y, seconds=t))

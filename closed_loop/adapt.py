@@ -4,11 +4,12 @@
 
 # %% auto #0
 __all__ = ['STAGES', 'BN_POLICIES', 'LOSS_OVER', 'layer_groups', 'deep_groups', 'freeze', 'deep_params', 'Snapshot', 'rollback',
-           'amp_dtype', 'amp_cbs', 'on_device', 'main_logits', 'look', 'Views', 'HoldStill', 'OnlyTrain', 'Among',
-           'adapt_learner', 'adapt']
+           'amp_dtype', 'amp_cbs', 'on_device', 'threads', 'best_threads', 'compiled', 'main_logits', 'look', 'shifted',
+           'Views', 'mean_softmax', 'HoldStill', 'OnlyTrain', 'Among', 'adapt_learner', 'adapt', 'fresh_momentum',
+           'Trunk', 'deep_part', 'split_model', 'Each', 'Stacked']
 
-# %% ../nbs/05_adapt.ipynb #9ac288ad
-import math, torch, torch.nn.functional as F
+# %% ../nbs/05_adapt.ipynb #4d02c0af
+import math, time, torch, torch.fx as fx, torch.nn.functional as F, warnings
 from contextlib import contextmanager
 from functools import partial
 from torch import nn, Tensor
@@ -22,7 +23,7 @@ from fastai.optimizer import OptimWrapper
 from fastai.torch_core import no_random, default_device, to_device
 from .supcon import SupCon, last_linear
 
-# %% ../nbs/05_adapt.ipynb #825ae8c5
+# %% ../nbs/05_adapt.ipynb #d9942230
 def _span(fmt, a, b): return ' '.join(fmt.format(i) for i in range(a,b+1))
 
 STAGES = dict(
@@ -32,7 +33,9 @@ STAGES = dict(
     Inception3=['Conv2d_1a_3x3 Conv2d_2a_3x3 Conv2d_2b_3x3 Conv2d_3b_1x1 Conv2d_4a_3x3', 'Mixed_5b Mixed_5c Mixed_5d',
                 'Mixed_6a Mixed_6b Mixed_6c Mixed_6d Mixed_6e AuxLogits', 'Mixed_7a Mixed_7b Mixed_7c','fc'],
     ShuffleNetV2=['conv1','stage2','stage3','stage4 conv5','fc'],
-    MobileNetV2=[_span('features.{}',a,b) for a,b in ((0,1),(2,3),(4,6),(7,13),(14,18))]+['classifier'])
+    **{k:[_span('features.{}',a,b) for a,b in zip([0]+[e+1 for e in ends],ends)]+['classifier'] for k,ends in dict(   # last module of each resolution
+        MobileNetV2=[1,3,6,13,18], MobileNetV3Large=[1,3,6,12,16], MobileNetV3Small=[0,1,3,8,12], EfficientNet=[1,2,3,5,8]).items()},
+    TimmEfficientNet=['conv_stem bn1 blocks.0','blocks.1','blocks.2','blocks.3 blocks.4','blocks.5 blocks.6 conv_head bn2','classifier'])
 
 # %% ../nbs/05_adapt.ipynb #55c7b068
 def _has(model, path):
@@ -51,17 +54,21 @@ def _children(model):
         if _opens(model,n,m): yield from (f'{n}.{c}' for c,k in m.named_children() if _n(k))
         elif _n(m): yield n
 
-# %% ../nbs/05_adapt.ipynb #04d6dd90
+# %% ../nbs/05_adapt.ipynb #bd86a7ae
 def layer_groups(
     model:nn.Module, # a classifier
 )->dict: # group name -> paths of its modules, from input to output
     "The stages of a network, the classifier last"
-    fits = (s for s in STAGES.values() if all(_has(model,p) for g in s for p in g.split() if p!='AuxLogits'))
-    paths = [[p for p in g.split() if _has(model,p)] for g in next(fits,[])] or [[c] for c in _children(model)]
+    def there(s): return [[p for p in g.split() if p!='AuxLogits' or _has(model,p)] for g in s]
+    def fits(s):
+        ps = [p for g in s for p in g]
+        ns = [_n(model.get_submodule(p)) for p in ps] if all(_has(model,p) for p in ps) else []
+        return ns and all(ns) and sum(ns)==_n(model)   # nothing is left out, and nothing is there for another reason
+    paths = next(filter(fits, map(there,STAGES.values())), None) or [[c] for c in _children(model)]
     def name(p): n = p.removeprefix('features.'); return p if n.isdigit() else n
     return {name(p[0]):p for p in paths}
 
-# %% ../nbs/05_adapt.ipynb #c45af147
+# %% ../nbs/05_adapt.ipynb #40a632f5
 def deep_groups(
     model:nn.Module, # a classifier
     layers='all', # 'all', the first group to train, or how many body groups to train
@@ -69,9 +76,9 @@ def deep_groups(
     "Which groups are deep"
     names = list(layer_groups(model))
     if layers=='all': return names
-    if isinstance(layers,int) and 0<=layers<len(names): return names[len(names)-1-layers:]
+    if isinstance(layers,int) and layers>=0: return names[max(0,len(names)-1-layers):]
     if layers in names: return names[names.index(layers):]
-    raise ValueError(f"layers={layers!r} is not a layer group: expected 'all', a number below {len(names)}, or one of {', '.join(names)}")
+    raise ValueError(f"layers={layers!r} is not a layer group: expected 'all', a number of groups, or one of {', '.join(names)}")
 
 # %% ../nbs/05_adapt.ipynb #50381672
 def freeze(
@@ -160,6 +167,44 @@ def on_device(
     finally:
         if home!=device: model.to(home, memory_format=torch.contiguous_format if last else torch.preserve_format)
 
+# %% ../nbs/05_adapt.ipynb #5b17079d
+@contextmanager
+def threads(
+    n:int=None, # how many; None changes nothing
+):
+    "Run with `n` threads for a while"
+    old = torch.get_num_threads()
+    if n: torch.set_num_threads(n)
+    try: yield n or old
+    finally: torch.set_num_threads(old)
+
+def best_threads(
+    step, # does some work
+    repeats:int=3, # the median counts
+    slack:float=1.1, # a fewer number must be faster by this factor
+)->int:
+    "The number of threads with which `step` is fastest: the default one, unless fewer are clearly faster"
+    def seconds(n):
+        with threads(n):
+            step(); ts = []   # once to warm up
+            for _ in range(repeats): t = time.perf_counter(); step(); ts.append(time.perf_counter()-t)
+            return sorted(ts)[repeats//2]
+    n = torch.get_num_threads(); tries = {n:seconds(n)}
+    while n>1: n //= 2; tries[n] = seconds(n)*slack
+    return min(tries, key=tries.get)
+
+# %% ../nbs/05_adapt.ipynb #15f3353e
+@contextmanager
+def compiled(
+    model:nn.Module, # compiled in place, and as it was afterwards
+    on:bool=True, # or leave it alone
+):
+    "Compile a network for a while: once for all tasks, since only its numbers change"
+    if on: model.compile(dynamic=True)
+    try: yield model
+    finally:
+        if on: model._compiled_call_impl = None
+
 # %% ../nbs/05_adapt.ipynb #b3018617
 def main_logits(
     out, # what a network returned
@@ -167,7 +212,7 @@ def main_logits(
     "The logits in a network's output (Inception and GoogLeNet return auxiliary ones too)"
     return out.logits if hasattr(out,'logits') else out[0] if isinstance(out,(tuple,list)) else out
 
-# %% ../nbs/05_adapt.ipynb #afcf6ece
+# %% ../nbs/05_adapt.ipynb #bb36bbe2
 @torch.no_grad()
 def look(
     model:nn.Module, # in any mode, left as it was
@@ -181,13 +226,26 @@ def look(
         for b in dl:
             x,*y = b if isinstance(b,(tuple,list)) else (b,)
             with torch.autocast(torch.device(device).type, amp, enabled=amp is not None):
-                zs.append(main_logits(model(torch.as_tensor(to_device(x,device)).as_subclass(Tensor))).float().cpu())
+                zs.append(main_logits(model(torch.as_tensor(to_device(x,device,non_blocking=True)).as_subclass(Tensor))).float().cpu())
             if y: ys.append(torch.as_tensor(y[0]).as_subclass(Tensor).cpu())
     finally:
         for m,mode in modes: m.training = mode
     return torch.cat(zs), torch.cat(ys) if ys else None
 
-# %% ../nbs/05_adapt.ipynb #c200c489
+# %% ../nbs/05_adapt.ipynb #2b6c6725
+def shifted(
+    x:Tensor, # (n, c, h, w) images
+    views:float=0.07, # shift, as a share of the image's side; 0 for none
+    flip:bool=False, # mirrored copies too
+)->list: # tensors like `x`, the first is `x` itself
+    "Copies of images, shifted to four sides and mirrored"
+    if x.dim()!=4: return [x]   # not an image: nothing to shift
+    h,w = x.shape[-2:]; s = round(views*w)
+    p = F.pad(x, (s,)*4, mode='replicate') if s else x
+    at = ((s,s),(0,s),(2*s,s),(s,0),(s,2*s)) if s else ((0,0),)
+    xs = [p[...,i:i+h,j:j+w] for i,j in at]
+    return xs+[o.flip(-1) for o in xs] if flip else xs
+
 class Views(nn.Module):
     "A network that answers with the mean of its softmax over shifted and mirrored copies"
     def __init__(self,
@@ -198,14 +256,13 @@ class Views(nn.Module):
         super().__init__()
         self.model,self.views,self.flip = model,views,flip
 
-    def forward(self, x):
-        if x.dim()!=4: return main_logits(self.model(x)).float().log_softmax(1)   # not an image: nothing to shift
-        h,w = x.shape[-2:]; s = round(self.views*w)
-        p = F.pad(x, (s,)*4, mode='replicate') if s else x
-        at = ((s,s),(0,s),(2*s,s),(s,0),(s,2*s)) if s else ((0,0),)
-        xs = [p[...,i:i+h,j:j+w] for i,j in at]
-        if self.flip: xs += [o.flip(-1) for o in xs]
-        return torch.stack([main_logits(self.model(o)).float().softmax(1) for o in xs]).mean(0).clamp(min=1e-12).log()
+    def forward(self, x): return mean_softmax([main_logits(self.model(o)) for o in shifted(x,self.views,self.flip)])
+
+def mean_softmax(
+    zs:list, # logits of several views, (n, C) each
+)->Tensor: # (n, C) log probabilities
+    "The opinion of several views"
+    return torch.stack([z.float().softmax(1) for z in zs]).mean(0).clamp(min=1e-12).log()
 
 # %% ../nbs/05_adapt.ipynb #03c26966
 class HoldStill(Callback):
@@ -261,7 +318,7 @@ def adapt_learner(
         splitter=lambda m: deep_params(m,layers), wd_bn_bias=True, train_bn=False,
         cbs=own+amp_cbs(amp_dtype(device))+list(cbs or []))
 
-# %% ../nbs/05_adapt.ipynb #ff025fa8
+# %% ../nbs/05_adapt.ipynb #ae9c581f
 def adapt(
     learn:Learner, # from `adapt_learner`
     dl, # batches of the auxiliary set
@@ -274,5 +331,87 @@ def adapt(
     learn.dls.loaders = [dl,dl]
     for cb in learn.cbs:
         if isinstance(cb, Among): cb.classes = classes
-    with no_random(seed): learn.fit(epochs, lr, cbs=ParamScheduler({'lr':SchedCos(lr,0.)}), reset_opt=True)
+    if learn.opt: fresh_momentum(learn.opt)
+    with no_random(seed): learn.fit(epochs, lr, cbs=ParamScheduler({'lr':SchedCos(lr,0.)}))
     return learn
+
+def fresh_momentum(
+    opt, # a `Learner`'s optimiser
+):
+    "As if it had made no step: its tensors are emptied, not made anew"
+    for state in opt.opt.state.values():
+        if state.get('momentum_buffer') is not None: state['momentum_buffer'].zero_()
+
+# %% ../nbs/05_adapt.ipynb #f855b048
+class _Reached(Exception): pass
+
+class Trunk(nn.Module):
+    "The frozen layers: from an image to what enters the deep ones"
+    def __init__(self,
+        model:nn.Module, # a classifier
+        layers, # what is deep, see `deep_groups`
+    ):
+        super().__init__()
+        self.model,self.at = model,layer_groups(model)[deep_groups(model,layers)[0]][0]
+    def forward(self, x):
+        def hook(m, args): raise _Reached(args[0])
+        h = self.model.get_submodule(self.at).register_forward_pre_hook(hook)
+        try: self.model(x)
+        except _Reached as e: return e.args[0]
+        finally: h.remove()
+
+# %% ../nbs/05_adapt.ipynb #935b2178
+class _Groups(fx.Tracer):
+    "Traces a network down to its groups"
+    def __init__(self, paths): super().__init__(); self.paths = set(paths)
+    def is_leaf_module(self, m, path): return path in self.paths or super().is_leaf_module(m, path)
+
+def deep_part(
+    model:nn.Module, # a classifier
+    layers, # what is deep, see `deep_groups`
+)->nn.Module: # what leaves `Trunk` -> logits
+    "The deep layers as a network, with the same weights"
+    gs = layer_groups(model); at = gs[deep_groups(model,layers)[0]][0]
+    nodes = list(_Groups(p for g in gs.values() for p in g).trace(model).nodes)
+    cut = next(i for i,n in enumerate(nodes) if n.op=='call_module' and n.target==at)
+    new = fx.Graph(); env = {nodes[cut].args[0]:new.placeholder('activation')}
+    for n in nodes[cut:]: env[n] = new.node_copy(n, lambda m: env[m])   # a KeyError: something else of the trunk is needed
+    return fx.GraphModule(model, new)
+
+# %% ../nbs/05_adapt.ipynb #7255fb49
+def split_model(
+    model:nn.Module, # a classifier
+    layers, # what is deep, see `deep_groups`
+    x:Tensor, # a few images, to see that both halves make a whole
+)->tuple: # trunk and deep part; (None, None) if nothing is frozen or the network cannot be split
+    "A network as two"
+    if layers=='all' or deep_groups(model,layers)==list(layer_groups(model)): return None,None
+    modes = [(m,m.training) for m in model.modules()]
+    try:
+        model.eval(); trunk,deep = Trunk(model,layers),deep_part(model,layers)
+        with torch.no_grad(): ok = torch.allclose(main_logits(deep(trunk(x))), main_logits(model(x)), atol=1e-4, rtol=1e-3)
+    except (KeyError,StopIteration,RuntimeError,TypeError,ValueError,NotImplementedError,fx.proxy.TraceError): ok = False
+    finally:
+        for m,mode in modes: m.training = mode
+    if ok: return trunk,deep
+    warnings.warn(f"{type(model).__name__} cannot be split before {deep_groups(model,layers)[0]!r}: its frozen layers run in every step")
+    return None,None
+
+# %% ../nbs/05_adapt.ipynb #988ee3ff
+class Each(nn.Module):
+    "What leaves the trunk for several views of each image"
+    def __init__(self,
+        trunk:nn.Module, # from `split_model`
+        views:float=0., # see `shifted`
+        flip:bool=False, # see `shifted`
+    ): super().__init__(); self.trunk,self.views,self.flip = trunk,views,flip
+    def forward(self, x): return torch.stack([self.trunk(o) for o in shifted(x,self.views,self.flip)], 1)
+
+class Stacked(nn.Module):
+    "The deep part's opinion about stacks of activations (n, views, ...)"
+    def __init__(self,
+        deep:nn.Module, # from `split_model`
+    ): super().__init__(); self.deep = deep
+    def forward(self, a):
+        zs = [main_logits(self.deep(o)) for o in a.unbind(1)]
+        return zs[0] if len(zs)==1 else mean_softmax(zs)

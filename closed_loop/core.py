@@ -4,27 +4,30 @@
 
 # %% auto #0
 __all__ = ['PRESETS', 'CLIConfig', 'make_config', 'check_config', 'CLIResult', 'load_result', 'check_data', 'check_classes',
-           'open_data', 'paths_of', 'cli_predict', 'closed_loop', 'first_probe', 'plan_for', 'glance_at', 'second_look',
-           'both_probes', 'learner_cli_predict']
+           'open_data', 'paths_of', 'opened', 'cli_predict', 'closed_loop', 'first_half', 'first_probe', 'plan_for',
+           'second_look', 'ready_to_adapt', 'pick_threads', 'some_images', 'both_probes', 'Estimate', 'measure_speed',
+           'cli_estimate', 'learner_cli_predict']
 
-# %% ../nbs/00_core.ipynb #3504e522
-import json, platform, time, warnings, pandas as pd, torch
+# %% ../nbs/00_core.ipynb #9fb8b3cd
+import json, platform, time, warnings, numpy as np, pandas as pd, torch
+from contextlib import contextmanager
 from dataclasses import dataclass, field, asdict, fields, replace
 from pathlib import Path
 from torch import nn, Tensor
 from fastcore.basics import patch
 from fastai.learner import Learner
+from fastai.torch_core import to_device
 from . import __version__
 from .confidence import confidence, find_hard, check_eps, fit_temperature
 from .plan import Plan, make_plan, check_plan_args, class_sets, with_probes, expected_coverage, true_coverage, save_plan, load_plan
-from .auxset import AuxSet, as_dl, plain_dl, sub_dl
+from .auxset import AuxSet, SUBSETS, as_dl, aux_idxs, plain_dl, sub_dl
 from .supcon import last_linear
-from .adapt import adapt_learner, deep_groups, look, on_device, rollback, Views, BN_POLICIES, LOSS_OVER
+from .adapt import adapt, adapt_learner, best_threads, compiled, deep_groups, look, main_logits, on_device, rollback, threads, Snapshot, BN_POLICIES, LOSS_OVER
 from .decide import decide, favour, fit_conditional, LEAST, RULES
-from .run import run_plan, RunningFlips
+from .run import chooser, only_deep, run_plan, Looks, RunningFlips, Seer
 from . import report as rep
 
-# %% ../nbs/00_core.ipynb #d24f720c
+# %% ../nbs/00_core.ipynb #46bbbcfa
 @dataclass
 class CLIConfig:
     "Every setting of closed-loop inference; the defaults are the paper's"
@@ -46,7 +49,11 @@ class CLIConfig:
     lam:float=1.            # weight of the supervised contrastive loss
     tau:float=0.07          # its temperature
     loss_over:str='all'     # cross-entropy over all classes or those of the task
+    V:int=0                 # with frozen layers: ready-made augmentations of each training image; 0 for fresh ones in every step
+    cache:float=4.          # GB of what leaves the frozen layers to keep
+    cache_dir:str=None      # keep it in files of this folder instead of in memory
     proportion:float=1.     # share of each class's training images to use
+    subset:str='random'     # which share: random, nearest to the task's images, or smallest margin among its classes
     views:float=0.          # second look at copies shifted by this share of the image's side too
     flip:bool=False         # and at mirrored copies, where that keeps the meaning
     rule:str='paper'        # how two looks become one answer
@@ -54,11 +61,15 @@ class CLIConfig:
     T:float=1.              # softens the second look, for rules that blend
     caution:float=1.        # a destroyed right answer weighs as much as this many mended ones
     holdout:float=0.1       # share of training images set aside as probes, for the validated rule
+    compile:bool=False      # torch.compile, once for all tasks
+    threads:object=None     # on a CPU: a number, or auto to choose by a short measurement; None leaves torch's own
     seed:int=0              # of everything random
 
+# %% ../nbs/00_core.ipynb #41686c55
 PRESETS = dict(
     paper={}, paper_ood=dict(eps=0.6),
-    default=dict(planner='coverage', cover=0.95, Q=100, merge=True, loss_over='task', lr=0.05, bs=64, views=0.07, rule='validated', caution=1.25))
+    thorough=dict(planner='coverage', cover=0.95, Q=100, merge=True, loss_over='task', lr=0.05, bs=64, views=0.07, rule='validated', caution=1.25))
+PRESETS['default'] = dict(PRESETS['thorough'], layers=2, V=4)
 
 # %% ../nbs/00_core.ipynb #1a66c8e8
 def make_config(
@@ -72,7 +83,7 @@ def make_config(
         if k not in known: raise TypeError(f"{k}={settings[k]!r} is not a setting: expected {', '.join(sorted(known))}")
     return CLIConfig(**{**PRESETS[preset], **settings})
 
-# %% ../nbs/00_core.ipynb #5d6a3980
+# %% ../nbs/00_core.ipynb #80575ce9
 def check_config(
     cfg:CLIConfig, # what to check
     model:nn.Module, # the classifier it is for
@@ -84,13 +95,15 @@ def check_config(
     deep_groups(model, cfg.layers)
     if cfg.bn not in BN_POLICIES: raise ValueError(f"bn={cfg.bn!r} is unknown: expected one of {', '.join(BN_POLICIES)}")
     if cfg.loss_over not in LOSS_OVER: raise ValueError(f"loss_over={cfg.loss_over!r} is unknown: expected one of {', '.join(LOSS_OVER)}")
+    if cfg.subset not in SUBSETS: raise ValueError(f"subset={cfg.subset!r} is unknown: expected one of {', '.join(SUBSETS)}")
+    if not (cfg.threads in (None,'auto') or isinstance(cfg.threads,int) and cfg.threads>0): raise ValueError(f"threads={cfg.threads!r}: expected a number above 0, 'auto' or None")
     if cfg.rule not in RULES: raise ValueError(f"rule={cfg.rule!r} is unknown: expected one of {', '.join(RULES)}")
     if cfg.cover is not None and (cfg.planner!='coverage' or not 0<cfg.cover<=1):
         raise ValueError(f"cover={cfg.cover} with planner={cfg.planner!r}: expected a share in (0, 1] and planner='coverage'")
     if not 0<cfg.proportion<=1: raise ValueError(f"proportion={cfg.proportion} is outside (0, 1]: it is the share of training images to use")
     for k in ('alpha','holdout','views'):
         if not 0<=getattr(cfg,k)<=1: raise ValueError(f"{k}={getattr(cfg,k)} is outside [0, 1]")
-    for k,least in (('epochs',1),('bs',2)):
+    for k,least in (('epochs',1),('bs',2),('V',0)):
         if getattr(cfg,k)<least: raise ValueError(f"{k}={getattr(cfg,k)}: expected at least {least}")
     if not cfg.caution>=1: raise ValueError(f"caution={cfg.caution}: expected 1 (a destroyed answer weighs as much as a mended one) or more")
     for k in ('lr','tau','T'):
@@ -285,7 +298,7 @@ def check_classes(
     names = ', '.join(str(aux.vocab[c]) if aux.vocab else str(c) for c in empty[:5])
     if empty: raise ValueError(f"{len(empty)} classes of the plan have no training image ({names}): add some, or lower K so that they are not asked for")
 
-# %% ../nbs/00_core.ipynb #54cdef09
+# %% ../nbs/00_core.ipynb #5f3fde47
 def open_data(
     model, # `nn.Module` or `Learner`
     train=None, # folder, dataset, DataLoader or DataLoaders
@@ -294,15 +307,17 @@ def open_data(
     size:int=224, # image size, for folders
     num_workers:int=0, # loader processes, for folders and datasets
     bs:int=256, # batch size, for folders and datasets
+    decode:float=None, # GB of decoded images to keep, for folders; None to decode again every time
 )->tuple: # model, `AuxSet`, two loaders, number of classes
     "Model, training data, test and calibration loader, from anything"
     if isinstance(model, Learner): model,train = model.model, model.dls if train is None else train
     if train is None or test is None: raise ValueError("cli_predict needs train and test data: only a Learner brings its own training data")
     if isinstance(train,(str,Path)) or isinstance(test,(str,Path)):
-        from closed_loop.data import folder_datasets, FolderData
+        from closed_loop.data import folder_datasets, Decoded, FolderData
         if not (isinstance(train,(str,Path)) and isinstance(test,(str,Path))): raise ValueError("train and test are a folder and not a folder: pass folders for both, or datasets for both")
-        train,test = folder_datasets(train, test, size=size)
-        if isinstance(calib,(str,Path)): calib = FolderData(calib, test.transform, train.classes)
+        train,test = folder_datasets(train, test, size=size, decode=decode)
+        if isinstance(calib,(str,Path)): calib = FolderData(calib, None if decode else test.transform, train.classes)
+        if isinstance(calib,FolderData) and decode: calib = Decoded(calib, size, limit=decode)
     C = last_linear(model).out_features
     return model, AuxSet(train, C, bs, num_workers), as_dl(test, bs, num_workers), None if calib is None else as_dl(calib, bs, num_workers), C
 
@@ -313,7 +328,26 @@ def paths_of(
     p = getattr(ds,'paths',None) or [s[0] for s in getattr(ds,'samples',[])] or [o for o in getattr(ds,'items',[]) if isinstance(o,(str,Path))]
     return [str(o) for o in p] if len(p)==len(ds) else None
 
-# %% ../nbs/00_core.ipynb #81bf8b65
+# %% ../nbs/00_core.ipynb #e45066f3
+def opened(
+    model, # `nn.Module` or `Learner`
+    train, # see `open_data`
+    test, # see `open_data`
+    calib, # see `open_data`
+    size:int, # of images, for folders
+    num_workers:int, # loader processes
+    decode, # see `cli_predict`
+    preset:str, # name of a preset
+    settings:dict, # what differs from it
+)->tuple: # model, `AuxSet`, two loaders, `CLIConfig`
+    "Everything open, and checked before anything is computed"
+    if decode=='auto': decode = None if preset.startswith('paper') or num_workers else 4.
+    model,aux,test_dl,calib,C = open_data(model, train, test, calib, size, num_workers, 256, decode)
+    cfg = make_config(preset, **{'K':min(10,C), **settings})
+    check_data(aux, test_dl, C); check_config(cfg, model, C)
+    return model,aux,test_dl,calib,cfg
+
+# %% ../nbs/00_core.ipynb #ae10e45e
 def cli_predict(
     model, # an `nn.Module` or a fastai `Learner`; comes back exactly as it was
     train=None, # folder, dataset, DataLoader or DataLoaders of training images; a `Learner`'s own if not given
@@ -324,16 +358,15 @@ def cli_predict(
     cbs=None, # fastai callbacks for the fine-tuning
     size:int=224, # image size, for folders
     num_workers:int=0, # loader processes, for folders and datasets
+    decode='auto', # GB of decoded images to keep in memory, for folders; None to decode every time; auto is 4, or None for `paper` and with loader processes
     progress:bool=True, # show a bar over tasks
     **settings, # any field of `CLIConfig`: eps=0.5, K=5, ...
 )->CLIResult:
     "Closed-loop inference: a first look at all of `test`, a second one at what is hard"
-    model,aux,test_dl,calib,C = open_data(model, train, test, calib, size, num_workers, settings.get('bs',256))
-    cfg = make_config(preset, **{'K':min(10,C), **settings})
-    check_data(aux, test_dl, C); check_config(cfg, model, C)
+    model,aux,test_dl,calib,cfg = opened(model, train, test, calib, size, num_workers, decode, preset, settings)
     with on_device(model, device) as dev: return closed_loop(model, aux, test_dl, calib, cfg, dev, cbs, progress)
 
-# %% ../nbs/00_core.ipynb #bebece73
+# %% ../nbs/00_core.ipynb #851405a7
 def closed_loop(
     model:nn.Module, # on `device`; comes back exactly as it was
     aux:AuxSet, # training data
@@ -346,15 +379,27 @@ def closed_loop(
     first_look=look, # (model, loader, device) -> logits, labels
 )->CLIResult:
     "The loop itself, once everything is open and checked"
+    first,targets,probe_dl,probe,plan,times = first_half(model, aux, test_dl, calib, cfg, device, first_look); t = time.perf_counter()
+    looks = second_look(model, plan, aux, test_dl, cfg, first, targets, device, cbs, progress, probe_dl, first_look is look)
+    times['second look'] = time.perf_counter()-t
+    return CLIResult(first, torch.tensor(sorted(plan.members),dtype=torch.long), looks.second, plan, cfg, targets, aux.vocab, paths_of(test_dl.dataset),
+        times, plan.price(aux.counts(cfg.proportion))*cfg.epochs, both_probes(plan, probe, looks), looks.glance, lambda i: test_dl.new(bs=1, get_idxs=lambda: [i]).one_batch()[0][0])
+
+def first_half(
+    model:nn.Module, # on `device`
+    aux:AuxSet, # training data
+    test_dl, # test images, in order
+    calib, # loader of labelled images, or None
+    cfg:CLIConfig, # settings
+    device='cpu', # where the model is
+    first_look=look, # (model, loader, device) -> logits, labels
+)->tuple: # logits, labels, loader of probes, first look at them, plan, seconds of each step
+    "First look and plan"
     t = [time.perf_counter()]
     first,targets = first_look(model, test_dl, device); t.append(time.perf_counter())
     probe_dl,probe = first_probe(model, aux, test_dl, calib, cfg, device, first_look)
     plan = plan_for(first, cfg, aux, probe); t.append(time.perf_counter())
-    glance,probe = glance_at(model, plan, test_dl, probe_dl, probe, cfg, device) if first_look is look else (None,probe)
-    second,probe = second_look(model, plan, aux, test_dl, cfg, first, targets, device, cbs, progress, probe_dl, probe); t.append(time.perf_counter())
-    times = dict(zip(('first look','plan','second look'), (b-a for a,b in zip(t,t[1:]))))
-    return CLIResult(first, torch.tensor(sorted(plan.members),dtype=torch.long), second, plan, cfg, targets, aux.vocab, paths_of(test_dl.dataset),
-        times, plan.price(aux.counts(cfg.proportion))*cfg.epochs, probe, glance, lambda i: test_dl.new(bs=1, get_idxs=lambda: [i]).one_batch()[0][0])
+    return first,targets,probe_dl,probe,plan,dict(zip(('first look','plan'), (b-a for a,b in zip(t,t[1:]))))
 
 # %% ../nbs/00_core.ipynb #25e899dd
 def first_probe(
@@ -394,25 +439,7 @@ def plan_for(
         return Plan([], cfg.planner, cfg.K)
     return with_probes(plan, (probe['first']/T).softmax(1), unsure)
 
-# %% ../nbs/00_core.ipynb #a1f4b7bd
-def glance_at(
-    model:nn.Module, # on `device`, with its base weights
-    plan:Plan, # with hard images and probes
-    test_dl, # test images
-    probe_dl, # labelled images
-    probe:dict, # first look at them
-    cfg:CLIConfig, # settings
-    device='cpu', # where the model is
-)->tuple: # logits of the hard images, None for one view; and the probes', in place of their first look
-    "The base model's opinion over several views"
-    if not plan or not (cfg.views or cfg.flip): return None,probe
-    seer,idx = Views(model,cfg.views,cfg.flip),[i for t in plan for i in t.probes]
-    if idx:
-        probe = {**probe, 'first':probe['first'].clone()}
-        probe['first'][idx] = look(seer, sub_dl(probe_dl,idx), device)[0]
-    return look(seer, sub_dl(test_dl,sorted(plan.members)), device)[0],probe
-
-# %% ../nbs/00_core.ipynb #e8b69e74
+# %% ../nbs/00_core.ipynb #594260ec
 def second_look(
     model:nn.Module, # on `device`, with its base weights
     plan:Plan, # what to do
@@ -425,33 +452,134 @@ def second_look(
     cbs=None, # fastai callbacks
     progress:bool=False, # show a bar
     probe_dl=None, # labelled images
-    probe:dict=None, # first look at them
-)->tuple: # (hard images, C) second-look logits, and both looks at the probes
+    glance:bool=True, # with several views, look at them before adapting too
+)->Looks: # logits of hard images and of probes
     "Run the plan; the model is bit-identical afterwards"
     C = first.shape[1]
-    if not plan: return torch.zeros(0,C),{}
+    if not plan: return Looks(torch.zeros(0,C))
     def rule(task, z):
         S = class_sets([task],C).expand(len(task),-1)
         return decide(first[task.members], z, S, cfg.rule, alpha=cfg.alpha, T=cfg.T).argmax(1)
     watch = RunningFlips(first.argmax(1), targets, rule) if targets is not None else None
-    with rollback(model) as snap:
-        learn = adapt_learner(model, cfg.layers, cfg.bn, cfg.lam, cfg.tau, cfg.mom, cfg.wd, cfg.loss_over, device, cbs)
-        z,zp = run_plan(learn, snap, plan, aux, test_dl, C, watch, progress, epochs=cfg.epochs, lr=cfg.lr,
-                        proportion=cfg.proportion, bs=cfg.bs, seed=cfg.seed, device=device, probe_dl=probe_dl, views=cfg.views, flip=cfg.flip)
-    return z, both_probes(plan, probe, zp)
+    with ready_to_adapt(model, aux, test_dl, cfg, device, cbs, glance) as kw: return run_plan(plan=plan, C=C, watch=watch, progress=progress, probe_dl=probe_dl, **kw)
 
-# %% ../nbs/00_core.ipynb #45707263
+# %% ../nbs/00_core.ipynb #2574a38c
+@contextmanager
+def ready_to_adapt(
+    model:nn.Module, # on `device`; exactly as it was afterwards
+    aux:AuxSet, # training data
+    test_dl, # test images
+    cfg:CLIConfig, # settings
+    device='cpu', # where the model is
+    cbs=None, # fastai callbacks
+    glance:bool=True, # with several views, look at them before adapting too
+): # yields arguments of `run_task`
+    "Set up for many tasks"
+    with rollback(model) as snap:
+        choose = chooser(model, aux, test_dl, cfg.subset, cfg.proportion, device)
+        part,x = 1. if choose else cfg.proportion,some_images(test_dl,device)
+        trunk,deep,aux = only_deep(model, aux, x, cfg.layers, cfg.V, part, cfg.cache, cfg.cache_dir, cfg.seed, device) if cfg.V else (None,model,aux)
+        if trunk is not None: snap = Snapshot(deep)
+        learn = adapt_learner(deep, 'all' if trunk is not None else cfg.layers, cfg.bn, cfg.lam, cfg.tau, cfg.mom, cfg.wd, cfg.loss_over, device, cbs)
+        with compiled(deep, cfg.compile), threads(pick_threads(model,x,cfg,device)):
+            snap.restore_values()
+            yield dict(learn=learn, snap=snap, aux=aux, test_dl=test_dl, seer=Seer(deep,cfg.views,cfg.flip,device,trunk,glance), choose=choose,
+                epochs=cfg.epochs, lr=cfg.lr, proportion=1. if trunk is not None else part, bs=cfg.bs, seed=cfg.seed)
+
+def pick_threads(
+    model:nn.Module, # may be changed
+    x:Tensor, # a few images
+    cfg:CLIConfig, # settings
+    device='cpu', # where the model is
+)->int: # None for torch's own
+    "The number of threads that the settings ask for"
+    if cfg.threads!='auto': return cfg.threads
+    if torch.device(device).type!='cpu' or torch.get_num_threads()==1: return None
+    x = x.repeat(max(1,cfg.bs//len(x)), *[1]*(x.dim()-1))
+    def step(): main_logits(model(x)).float().logsumexp(1).sum().backward()
+    try: return best_threads(step)
+    finally: model.zero_grad()
+
+# %% ../nbs/00_core.ipynb #de6711b6
+def some_images(
+    dl, # test images
+    device='cpu', # where to
+    n:int=2, # how many
+)->Tensor:
+    "A few images, to try things on"
+    b = sub_dl(dl, range(min(n,len(dl.dataset)))).one_batch()
+    return to_device(b[0] if isinstance(b,(tuple,list)) else b, device).as_subclass(Tensor)
+
+# %% ../nbs/00_core.ipynb #64e5c3e3
 def both_probes(
     plan:Plan, # with probes
     probe:dict, # first look at all labelled images
-    zp:Tensor, # second look at the probes, in the order of their indices
+    looks:Looks, # rows of the probes, in the order of their indices
 )->dict: # first, second, S, targets and T of the probes
     "Both looks at the probes, row by row"
-    if not probe: return {}
+    if not probe or not plan: return {}
     task = {i:q for q,t in enumerate(plan) for i in t.probes}
     idx = torch.tensor(sorted(task), dtype=torch.long)
-    S = class_sets(plan, zp.shape[1])[[task[i] for i in idx.tolist()]]
-    return dict(first=probe['first'][idx], second=zp, S=S, targets=probe['targets'][idx], T=probe['T'])
+    S = class_sets(plan, looks.probes.shape[1])[[task[i] for i in idx.tolist()]]
+    first = probe['first'][idx] if looks.glance_probes is None else looks.glance_probes
+    return dict(first=first, second=looks.probes, S=S, targets=probe['targets'][idx], T=probe['T'])
+
+# %% ../nbs/00_core.ipynb #2cfbb26e
+@dataclass
+class Estimate:
+    "What a second look would take"
+    plan:Plan          # what would be done
+    N:int              # test images
+    seconds:float      # for the second look
+    speed:dict         # measured, see `Plan.estimate`
+    price:int          # training images passed, all epochs
+    coverage:float     # expected share of hard images whose class is in their task
+    times:dict         # seconds that the first look and the plan have taken
+    def __repr__(self):
+        return (f'{len(self.plan.members):,} of {self.N:,} images are hard; {len(self.plan)} tasks, expected to cover {self.coverage:.0%} of them, '
+                f'pass {self.price:,} training images: about {self.seconds:.0f} s ({self.seconds/self.N:.3f} s per test image)')
+
+def measure_speed(
+    plan:Plan, # its first task is tried
+    kw:dict, # from `ready_to_adapt`
+    batches:int=8, # to time
+)->dict: # see `Plan.estimate`
+    "Seconds per training image, per look, and per image that is prepared once"
+    task,aux,seer,bs = plan[0],kw['aux'],kw['seer'],kw['bs']
+    def timed(f): t = time.perf_counter(); r = f(); return r,time.perf_counter()-t
+    try:
+        idxs = aux_idxs(aux.index, task.classes, kw['proportion'], kw['seed'])
+        made = getattr(aux.dl.dataset,'cache',None)
+        _,make = timed(lambda: made[task.classes[0]]) if made is not None else (None,0.)
+        def learn(n): return adapt(kw['learn'], aux.loader(task.classes, bs=bs, idxs=np.resize(idxs[aux.targets[idxs]==task.classes[0]] if made is not None else idxs, n*bs)), 1, kw['lr'], 0, task.classes)
+        learn(2); _,train = timed(lambda: learn(batches))
+        some = (list(task.members)*bs)[:min(bs,64)]
+        def see(): r = seer.ready(kw['test_dl'], some); return [seer(r) for _ in range(1+seer.glance)]
+        see(); _,look = timed(see)
+    finally: kw['snap'].restore_values()
+    return dict(train=train/(batches*bs), look=look/len(some), make=make/max(1,len(aux.index[task.classes[0]])))
+
+# %% ../nbs/00_core.ipynb #9d131dc4
+def cli_estimate(
+    model, # an `nn.Module` or a fastai `Learner`; comes back exactly as it was
+    train=None, # see `cli_predict`
+    test=None, # see `cli_predict`
+    calib=None, # see `cli_predict`
+    preset:str='default', # settings to start from
+    device=None, # where to run; a GPU if there is one
+    size:int=224, # image size, for folders
+    num_workers:int=0, # loader processes, for folders and datasets
+    decode='auto', # see `cli_predict`
+    **settings, # any field of `CLIConfig`
+)->Estimate:
+    "First look and plan, and what the second look would take"
+    model,aux,test_dl,calib,cfg = opened(model, train, test, calib, size, num_workers, decode, preset, settings)
+    with on_device(model, device) as dev:
+        first,_,_,probe,plan,times = first_half(model, aux, test_dl, calib, cfg, dev)
+        if not plan: return Estimate(plan, len(first), 0., {}, 0, float('nan'), times)
+        with ready_to_adapt(model, aux, test_dl, cfg, dev) as kw: speed = measure_speed(plan, kw)
+    counts,T = aux.counts(cfg.proportion),probe['T'].item() if probe else 1.
+    return Estimate(plan, len(first), plan.estimate(speed,counts,cfg.epochs), speed, plan.price(counts)*cfg.epochs, expected_coverage(plan,(first/T).softmax(1)), times)
 
 # %% ../nbs/00_core.ipynb #990d700b
 def learner_cli_predict(

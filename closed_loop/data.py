@@ -5,10 +5,11 @@
 # %% auto #0
 __all__ = ['glyph_fonts', 'render_glyph', 'glyph_classes', 'Glyphs', 'glyphs', 'PadCrop', 'glyph_aug', 'glyph_dls', 'GlyphNet',
            'glyph_net', 'cache_dir', 'glyph_learner', 'glyph_model', 'image_error', 'FolderData', 'check_images',
-           'folder_tfms', 'folder_datasets', 'TVTransform', 'folder_dls', 'make_imagenet', 'imagenet', 'class_names']
+           'folder_tfms', 'folder_datasets', 'RandomFlips', 'RandomResizedCrops', 'decoded_tfms', 'Decoded',
+           'TVTransform', 'folder_dls', 'make_imagenet', 'imagenet', 'class_names']
 
-# %% ../nbs/10_data.ipynb #54449a87
-import csv, hashlib, math, os, re, shutil, sys, tempfile, warnings, zlib
+# %% ../nbs/10_data.ipynb #bb3b7c3e
+import copy, csv, hashlib, math, os, re, shutil, sys, tempfile, warnings, zlib
 import matplotlib, numpy as np, torch, torch.nn.functional as F
 import fastai.callback.progress, fastai.callback.schedule # they add the bar and `fit_one_cycle` to `Learner`
 from contextlib import ExitStack
@@ -36,7 +37,7 @@ from fastai.vision.core import PILImage, imagenet_stats
 from fastai.vision.data import ImageBlock
 from fastcore.basics import patch
 from fastcore.parallel import parallel
-from .auxset import BatchDL
+from .auxset import BatchDL, ClassCache, class_index
 
 # %% ../nbs/10_data.ipynb #e749ad45
 def glyph_fonts()->list:
@@ -189,17 +190,18 @@ def show_batch(self:Glyphs,
         ax.imshow(self.x[i], cmap='gray', vmin=0, vmax=255)
         ax.set_title(titles[k] if titles is not None else self.classes[self.targets[i]], fontsize=10, pad=2)
 
-# %% ../nbs/10_data.ipynb #31c834a6
+# %% ../nbs/10_data.ipynb #54953769
 class PadCrop:
     "A random crop of the padded image, for one image or, each its own, for a batch"
     batched = True
     def __init__(self,
         pad:int=2, # pixels added on every side
-    ): self.pad = pad
-    def __repr__(self): return f'PadCrop({self.pad})'
+        mode:str='replicate', # what they are, see `F.pad`
+    ): self.pad,self.mode = pad,mode
+    def __repr__(self): return f'PadCrop({self.pad}, {self.mode!r})'
     def __call__(self, x):
         (h,w),p = x.shape[-2:],self.pad
-        big = F.pad(x, (p,)*4, mode='replicate')
+        big = F.pad(x, (p,)*4, mode=self.mode)
         if x.dim()==3:
             i,j = torch.randint(2*p+1, (2,)).tolist()
             return big[:,i:i+h,j:j+w]
@@ -430,7 +432,7 @@ def folder_tfms(
     "What a folder's images go through"
     return T.Compose(_crops(size,aug) + [T.ToTensor(), T.Normalize(mean, std)])
 
-# %% ../nbs/10_data.ipynb #d3b1d45a
+# %% ../nbs/10_data.ipynb #bbba7800
 def folder_datasets(
     train, # folder of the training images, one subfolder per class
     test=None, # folder of images to look at, in class folders or loose
@@ -439,12 +441,162 @@ def folder_datasets(
     std:list=imagenet_stats[1], # of each channel
     aug:bool=True, # random crop and flip in the training set
     skip_bad:bool=False, # leave out images that cannot be read
+    decode:float=None, # GB for each set to keep decoded images in, see [Decoded once](#decoded-once); decoded each time if not given
+    cache=None, # folder to keep them in, in memory if not given
 )->tuple: # training set, test set or None
     "Training and test set from folders, with the same classes"
     if size<1: raise ValueError(f"size={size} pixels: expected a positive number, such as 224")
+    if decode is None and cache is not None: raise ValueError(f"cache={str(cache)!r} without decode: expected how many GB to keep there; pass decode=4, or leave cache out")
+    if decode is not None and not decode>0: raise ValueError(f"decode={decode} GB: expected a number above 0, such as 4, or None to decode images each time")
     train = FolderData(train, folder_tfms(size,aug,mean,std), skip_bad=skip_bad)
     if test is not None: test = FolderData(test, folder_tfms(size,False,mean,std), train.classes, skip_bad)
-    return train,test
+    if decode is None: return train,test
+    def kept(ds, name, aug): return Decoded(ds, size, decoded_tfms(size,aug), mean, std, decode, _cache_folder(cache,name,ds,size))
+    return kept(train,'train',aug), None if test is None else kept(test,'test',False)
+
+# %% ../nbs/10_data.ipynb #02967c63
+def _side(size): return size if size<=96 else round(size*256/224)
+
+def _pixels(im, size):
+    "A PIL image as bytes (3, s, s), with s from `_side`"
+    im,s = _crops(size,False)[0](im),_side(size)
+    x,y = (round((o-size)/2)-round((s-size)/2) for o in im.size) # so that the middle of the square is the middle of the image, to the pixel
+    return torch.from_numpy(np.array(im.crop((x,y,x+s,y+s)))).permute(2,0,1)
+
+# %% ../nbs/10_data.ipynb #7c8cf60a
+class RandomFlips:
+    "Mirror each image of a batch, or not"
+    def __init__(self,
+        p:float=.5, # how likely
+    ): self.p = p
+    def __repr__(self): return f'RandomFlips({self.p})'
+    def __call__(self, x): return torch.where((torch.rand(len(x))<self.p).to(x.device)[:,None,None,None], x.flip(-1), x)
+
+# %% ../nbs/10_data.ipynb #ba335c3f
+class RandomResizedCrops:
+    "A random box of each image of a batch of squares, brought to one size"
+    def __init__(self,
+        size:int, # height and width of the result
+        scale:tuple=(.08,1.), # share of the image's area
+        ratio:tuple=(3/4,4/3), # width by height
+    ): self.size,self.scale,self.ratio = size,scale,ratio
+    def __repr__(self): return f'RandomResizedCrops({self.size})'
+
+    def boxes(self, n, s):
+        "Top, left, height and width of `n` boxes in a square of side `s`"
+        area,ratio = s*s*torch.empty(10,n).uniform_(*self.scale), torch.empty(10,n).uniform_(*map(math.log,self.ratio)).exp()
+        hw = torch.stack([area/ratio,area*ratio]).sqrt().round()
+        ok = ((hw>0)&(hw<=s)).all(0) # the first of ten that fits, else the whole square
+        hw = torch.where(ok.any(0), hw[:,ok.int().argmax(0),torch.arange(n)], s)
+        return torch.cat([torch.minimum((torch.rand(2,n)*(s-hw+1)).floor(), s-hw), hw])
+
+    def __call__(self, x):
+        if x.device.type!='cpu': x = x.float() # only there bytes can be resized
+        res = x.new_empty(*x.shape[:2], self.size, self.size)
+        for o,im,(t,l,h,w) in zip(res, x, self.boxes(len(x), x.shape[-1]).T.int().tolist()):
+            o[:] = F.interpolate(im[None,:,t:t+h,l:l+w], o.shape[1:], mode='bilinear', antialias=True)[0]
+        return res
+
+# %% ../nbs/10_data.ipynb #5a104a98
+def decoded_tfms(
+    size:int=224, # height and width
+    aug:bool=False, # random crop and flip, for training
+): # callable on a batch of bytes, as `Decoded` keeps them
+    "What a folder's decoded images go through, before they are normalised"
+    if not aug: return T.CenterCrop(size)
+    return T.Compose([PadCrop(size//8,'constant') if size<=96 else RandomResizedCrops(size), RandomFlips()])
+
+# %% ../nbs/10_data.ipynb #4425c2d5
+def _groups(ds, n=256):
+    "Which images are kept together, a number for each"
+    y = np.array([y for _,y in ds.samples])
+    by_class = ds.targets is not None and (y[1:]!=y[:-1]).sum()<len(np.unique(y))
+    return y if by_class else np.arange(len(y))//n
+
+# %% ../nbs/10_data.ipynb #64e4bbef
+class Decoded(Dataset):
+    "Images of a `FolderData`, decoded once"
+    def __init__(self,
+        ds:FolderData, # its own transform is not used
+        size:int=224, # height and width
+        transform=None, # callable on a batch of bytes (n, 3, s, s), `decoded_tfms(size)` if not given
+        mean:list=imagenet_stats[0], # of each channel
+        std:list=imagenet_stats[1], # of each channel
+        limit:float=4., # GB to keep them in, see `ClassCache`
+        folder=None, # keep them in files here instead of in memory
+    ):
+        self.ds,self.size,self.transform = copy.copy(ds),size,transform
+        self.ds.transform = None
+        self.root,self.samples,self.targets,self.classes = ds.root,ds.samples,ds.targets,ds.classes
+        self.mean,self.std = (torch.tensor(o).view(-1,1,1) for o in (mean,std))
+        group = _groups(ds); self.index = class_index(group, group.max()+1)
+        self.group,self.row,self.y = torch.tensor(group),torch.empty(len(group),dtype=torch.long),torch.tensor([y for _,y in ds.samples])
+        for ix in self.index: self.row[ix] = torch.arange(len(ix))
+        self.cache = ClassCache(self.make, limit, folder)
+
+    @property
+    def paths(self): return [p for p,_ in self.samples]
+    def __len__(self): return len(self.samples)
+    def __repr__(self): return f'{self.ds}, decoded to {_side(self.size)}×{_side(self.size)} pixels'
+
+# %% ../nbs/10_data.ipynb #1c170d3c
+@patch
+def decode(self:Decoded,
+    idxs, # which images
+)->Tensor: # (n, 3, s, s), uint8
+    "Images as bytes, from their files"
+    x = torch.empty(len(idxs), 3, *[_side(self.size)]*2, dtype=torch.uint8)
+    for o,i in zip(x,idxs): o[:] = _pixels(self.ds[int(i)][0], self.size)
+    return x
+
+@patch
+def make(self:Decoded,
+    c:int, # class
+)->Tensor: # (n, 3, s, s), uint8
+    "All images of a class as bytes, for the cache"
+    return self.decode(self.index[c])
+
+# %% ../nbs/10_data.ipynb #83915634
+@patch
+def pixels(self:Decoded,
+    idxs:Tensor, # which images
+)->Tensor: # (n, 3, s, s), uint8
+    "Images as bytes, from what is kept"
+    g = self.group[idxs]; cs,s = g.unique().tolist(),_side(self.size)
+    if sum(len(self.index[c]) for c in cs)*3*s*s > self.cache.limit:
+        warnings.warn(f"limit={self.cache.limit/2**30:.3g} GB is less than the classes of one batch need: their images are decoded each time; raise it, in folder_datasets with decode=")
+        return self.decode(idxs)
+    x = torch.empty(len(g), 3, s, s, dtype=torch.uint8)
+    for c in cs: x[g==c] = self.cache[c][self.row[idxs[g==c]]]
+    return x
+
+# %% ../nbs/10_data.ipynb #5839119d
+@patch
+def batch(self:Decoded,
+    idxs, # which images
+)->tuple: # (n, 3, size, size) images and, where they are known, (n,) labels
+    "Images and labels as two tensors, transformed and normalised"
+    f,idxs = decoded_tfms(self.size) if self.transform is None else self.transform,torch.as_tensor(idxs, dtype=torch.long)
+    if any(isinstance(o,(T.ToTensor,T.PILToTensor)) for o in getattr(f,'transforms',[])):
+        raise ValueError(f"transform {' '.join(str(f).split())} takes a PIL image: expected one for batches of decoded images; take it from decoded_tfms, or open the test set with decode= too")
+    x = f(self.pixels(idxs)).float().div_(255).sub_(self.mean).div_(self.std)
+    return (x,) if self.targets is None else (x,self.y[idxs])
+
+@patch
+def __getitems__(self:Decoded, idxs):
+    "A list of items, for torch's `DataLoader`"
+    x,*y = self.batch(idxs)
+    return list(zip(x, *[o.tolist() for o in y]))
+
+@patch
+def __getitem__(self:Decoded, i): return self.__getitems__([i])[0]
+
+# %% ../nbs/10_data.ipynb #791c2f59
+def _cache_folder(cache, name, ds, size):
+    "Where a set is kept: no other images, and no other size, have the same folder"
+    if cache is None: return None
+    sha = hashlib.sha256('\n'.join([str(Path(ds.root).resolve()), *ds.paths]).encode()).hexdigest()[:8]
+    return Path(cache)/f'{name}-{size}-{sha}'
 
 # %% ../nbs/10_data.ipynb #ca09f807
 class TVTransform(RandTransform):

@@ -7,12 +7,13 @@ __all__ = ['PLANNERS', 'Task', 'Plan', 'plan_frame', 'save_plan', 'load_plan', '
            'class_sets', 'expected_coverage', 'true_coverage', 'coverage_plan', 'join', 'with_probes', 'merge_equal',
            'fewest_tasks', 'best_within', 'eps_table', 'check_plan_args', 'make_plan']
 
-# %% ../nbs/02_plan.ipynb #a71b10bb
+# %% ../nbs/02_plan.ipynb #ddbbe017
 import json, numpy as np, pandas as pd, torch
 from dataclasses import dataclass, field, asdict
 from pathlib import Path
 from sklearn.cluster import KMeans
 from torch import Tensor
+from fastcore.basics import patch
 
 # %% ../nbs/02_plan.ipynb #0c621d79
 @dataclass
@@ -36,6 +37,18 @@ class Plan(list):
     def price(self, counts): # training images per class (after `proportion`)
         "Training images that one epoch over every task passes through the network"
         return int(sum(counts[c] for t in self for c in t.classes))
+
+# %% ../nbs/02_plan.ipynb #53b22708
+@patch
+def estimate(self:Plan,
+    speed:dict, # seconds: `train` per training image, `look` per test image, `make` per training image that is prepared once
+    counts:list, # training images per class (after `proportion`)
+    epochs:int=5, # passes over a task's training images
+)->float: # seconds
+    "What carrying out the plan takes, from measured speeds"
+    looks = sum(len(t)+len(t.probes) for t in self)
+    used = sum(counts[c] for c in {c for t in self for c in t.classes})
+    return self.price(counts)*epochs*speed['train'] + looks*speed['look'] + used*speed.get('make',0.)
 
 # %% ../nbs/02_plan.ipynb #5bc22168
 def _names(cs, vocab, most=6):

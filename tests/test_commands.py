@@ -57,6 +57,18 @@ def test_default_preset_with_a_calibration_folder(images):
     assert run['cfg']['rule'] == 'validated' and (images/'calib/predictions.csv').exists()
 
 
+def test_a_dry_run_trains_nothing_and_names_the_price(images, capsys):
+    closed_loop_predict(**args(images, out=str(images/'dry'), dry_run=True))
+    out = capsys.readouterr().out
+    assert not (images/'dry').exists() and '12 of 12 images are hard; 2 tasks' in out and 's per test image' in out
+
+
+def test_decoded_images_give_the_same_first_answers(images):
+    for k, gb in (('a', 0.), ('b', 1.)): closed_loop_predict(**args(images, preset='default', calib=str(images/'train'), decode=gb, out=str(images/k)))
+    a, b = (pd.read_csv(images/k/'predictions.csv') for k in 'ab')
+    assert a['first'].equals(b['first']) and (a.first_confidence-b.first_confidence).abs().max() < 1e-5
+
+
 def test_a_flat_folder_without_labels(images, tmp_path):
     for i, p in enumerate(sorted((images/'test').glob('*/*.jpg'))): shutil.copy(p, tmp_path/f'{i:02}.jpg')
     closed_loop_predict(**args(images, test=str(tmp_path), out=str(images/'flat')))
@@ -67,7 +79,7 @@ def test_a_flat_folder_without_labels(images, tmp_path):
 @pytest.mark.parametrize('kw,says', [
     (dict(train='nowhere'), 'nowhere'), (dict(arch='resnet19'), "arch='resnet19'"), (dict(weights='nothing.pth'), 'nothing.pth'),
     (dict(K=9), 'K=9'), (dict(eps=2.), 'eps=2.0'), (dict(layers='layer7'), 'layer7'), (dict(Q=0), 'Q=0'), (dict(train=None), '--train missing'),
-    (dict(preset='fast'), "preset='fast'"), (dict(bn='half'), "bn='half'")])
+    (dict(preset='fast'), "preset='fast'"), (dict(bn='half'), "bn='half'"), (dict(subset='best'), "subset='best'"), (dict(threads='many'), "threads='many'")])
 def test_what_is_wrong_is_said_in_one_sentence(images, capsys, kw, says):
     with pytest.raises(SystemExit) as e: closed_loop_predict(**args(images, **kw))
     err = capsys.readouterr().err.strip()
