@@ -49,6 +49,26 @@ def test_a_vit_is_cut_into_blocks(data):
     assert same(net, b)
 
 
+def vision_model(arch):
+    "A network of six classes from torchvision, timm or fastai"
+    torch.manual_seed(0)
+    if arch == 'fastai': from fastai.vision.learner import create_vision_model; return create_vision_model(models.resnet18, 6, pretrained=False)
+    if arch == 'vit': return pytest.importorskip('timm').create_model('vit_tiny_patch16_224', img_size=32, num_classes=6, depth=3)
+    return models.get_model(arch, num_classes=6, weights=None)
+
+
+@pytest.mark.parametrize('arch', ['resnet18', 'shufflenet_v2_x0_5', 'mobilenet_v3_small', 'fastai', 'vit'])
+def test_frozen_layers_computed_once_change_nothing(arch, data, recwarn):
+    x, y = data
+    net = vision_model(arch)
+    for m in net.modules():
+        if isinstance(m, nn.Dropout): m.p = 0.   # draws random numbers of its own
+    b = bits(net)
+    plain, once = (cli_predict(net, TensorDataset(x, y), TensorDataset(x[:20], y[:20]), layers=1, bn='freeze', V=v, **QUICK) for v in (0, 1))
+    assert same(net, b) and torch.allclose(plain.second, once.second, atol=2e-3), (plain.second-once.second).abs().max()
+    assert not [w for w in recwarn if 'cannot be split' in str(w.message)]
+
+
 def test_fastai_vision_model_is_cut_into_stages():
     from fastai.vision.learner import create_vision_model
     net = create_vision_model(models.resnet18, 5, pretrained=False)
