@@ -53,6 +53,7 @@ RECIPES = {'default':{}, 'batches of 256':dict(bs=256), 'batches of 256, lr 0.1'
     'frozen BatchNorm, lr 0.02':dict(bn='freeze',lr=.02), 'no SupCon':dict(lam=0.), 'loss over all':dict(loss_over='all'), '2 epochs':dict(epochs=2), '10 epochs':dict(epochs=10),
     'layer2 on':dict(layers='layer2'), 'layer3 on':dict(layers='layer3'), 'layer4 on':dict(layers='layer4'),
     'layer2 on, V 4':dict(layers='layer2',V=4), 'layer3 on, V 4':dict(layers='layer3',V=4), 'layer3 on, V 1':dict(layers='layer3',V=1), 'layer4 on, V 4':dict(layers='layer4',V=4),
+    **{f'a third, {s}':dict(proportion=.33,subset=s) for s in ('random','nearest','margin')},
     'L2-SP 0.01':dict(cbs=[L2SP(.01)]), 'L2-SP 0.1':dict(cbs=[L2SP(.1)]), 'WiSE 0.5':dict(cbs=[WiSE(.5)]), 'WiSE 0.8':dict(cbs=[WiSE(.8)]), 'distillation 1':dict(cbs=[Distil(1.)])}
 
 

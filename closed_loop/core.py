@@ -366,7 +366,7 @@ def cli_predict(
     model,aux,test_dl,calib,cfg = opened(model, train, test, calib, size, num_workers, decode, preset, settings)
     with on_device(model, device) as dev: return closed_loop(model, aux, test_dl, calib, cfg, dev, cbs, progress)
 
-# %% ../nbs/00_core.ipynb #851405a7
+# %% ../nbs/00_core.ipynb #a70fbc4c
 def closed_loop(
     model:nn.Module, # on `device`; comes back exactly as it was
     aux:AuxSet, # training data
@@ -397,7 +397,8 @@ def first_half(
     "First look and plan"
     t = [time.perf_counter()]
     first,targets = first_look(model, test_dl, device); t.append(time.perf_counter())
-    probe_dl,probe = first_probe(model, aux, test_dl, calib, cfg, device, first_look)
+    any_hard = len(find_hard(first, cfg.eps, cfg.quantile, cfg.criterion))   # if none is, labelled images need no look
+    probe_dl,probe = (None,{}) if not any_hard else first_probe(model, aux, test_dl, calib, cfg, device, first_look)
     plan = plan_for(first, cfg, aux, probe); t.append(time.perf_counter())
     return first,targets,probe_dl,probe,plan,dict(zip(('first look','plan'), (b-a for a,b in zip(t,t[1:]))))
 
