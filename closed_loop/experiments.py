@@ -122,7 +122,7 @@ def grids(
     for k in ('Q','K','epochs'): g[k] = [int(v) for v in g[k]]
     return dict(**g, layers=['layer4','layer3','layer2','all'], online=[.3,.4,.5,.6], ttt_epochs=[20,40,60,90])
 
-# %% ../nbs/15_experiments.ipynb #e6b1e067
+# %% ../nbs/15_experiments.ipynb #61bd315e
 @dataclass
 class Bench:
     "Networks and images to experiment on"
@@ -137,11 +137,13 @@ class Bench:
     fresh:object=None  # network -> module with random weights, to be trained
     robust:dict=field(default_factory=dict) # method -> module trained to be robust
     settings:dict=field(default_factory=dict) # of `cli_predict`, at this scale
+    branch:dict=None   # of `train_branch`; one epoch at smoke scale if not given, else the paper's five
     flip:bool=False    # does a mirrored image mean the same?
     ident:dict=field(default_factory=dict) # what the data is
     def __post_init__(self):
         if self.scale not in SCALES: raise ValueError(f"scale={self.scale!r} is unknown: expected one of {', '.join(SCALES)}")
         self.grids = grids(self.scale)
+        if self.branch is None: self.branch = dict(epochs=1 if self.scale=='smoke' else 5)
 
 # %% ../nbs/15_experiments.ipynb #80406837
 def _corrupt_glyphs(ds, name, severity, seed):
@@ -526,7 +528,7 @@ def ttt_epochs(
             rows.append(dict(model=net, epochs=e, original=c['original'], **lab.unit(slug('ttt',net,epoch=e), run, t)[0], cli=c['cli'], gain=c['gain']))
     return beside(pd.DataFrame(rows), paper_table('ttt_epochs'), ['model','epochs'])
 
-# %% ../nbs/15_experiments.ipynb #7c85c3cd
+# %% ../nbs/15_experiments.ipynb #34c17fa5
 @patch
 def branch(self:Lab,
     net:str, # name of a network
@@ -534,10 +536,10 @@ def branch(self:Lab,
     "A network with a rotation branch that was trained on top of it"
     model = self.model(net); t = TTTNet(model, seed=self.seed)
     def run(d):
-        log = train_branch(t, self.bench.images(net)[0], epochs=1 if self.bench.scale=='smoke' else 5, seed=self.seed, device=self.device, progress=self.progress)
+        log = train_branch(t, self.bench.images(net)[0], **self.bench.branch, seed=self.seed, device=self.device, progress=self.progress)
         save_file({k:v.cpu().contiguous() for k,v in t.branch.state_dict().items()}, d/'branch.safetensors')
         return log.to_dict('records')
-    self.unit(slug('branch',net), run, model)
+    self.unit(slug('branch',net), run, model, **self.bench.branch)
     t.branch.load_state_dict(load_file(self.store.out/'units'/slug('branch',net)/'branch.safetensors'))
     return t.eval()
 
