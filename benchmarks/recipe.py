@@ -49,7 +49,7 @@ class Distil(Callback):
     def after_fit(self): del self.base
 
 
-RECIPES = {'default':{}, 'batches of 256':dict(bs=256), 'batches of 256, lr 0.1':dict(bs=256,lr=.1), 'batches of 32, lr 0.02':dict(bs=32,lr=.02), 'lr 0.02':dict(lr=.02),
+RECIPES = {'thorough':{}, 'batches of 256':dict(bs=256), 'batches of 256, lr 0.1':dict(bs=256,lr=.1), 'batches of 32, lr 0.02':dict(bs=32,lr=.02), 'lr 0.02':dict(lr=.02),
     'frozen BatchNorm, lr 0.02':dict(bn='freeze',lr=.02), 'no SupCon':dict(lam=0.), 'loss over all':dict(loss_over='all'), '2 epochs':dict(epochs=2), '10 epochs':dict(epochs=10),
     'layer2 on':dict(layers='layer2'), 'layer3 on':dict(layers='layer3'), 'layer4 on':dict(layers='layer4'),
     'layer2 on, V 4':dict(layers='layer2',V=4), 'layer3 on, V 4':dict(layers='layer3',V=4), 'layer3 on, V 1':dict(layers='layer3',V=1), 'layer4 on, V 4':dict(layers='layer4',V=4),
@@ -95,7 +95,7 @@ def main():
     for recipe in args.only or RECIPES:
         if any(r['recipe']==recipe for r in rows): continue
         t = time.perf_counter()
-        r = cli_predict(model, train, calib, progress=False, device='cpu', flip=flip, **{**dict(rule='conditional', Q=args.Q, K=args.K, eps=args.eps, epochs=args.epochs, seed=args.first), **RECIPES[recipe]})
+        r = cli_predict(model, train, calib, progress=False, device='cpu', flip=flip, preset='thorough', **{**dict(rule='conditional', Q=args.Q, K=args.K, eps=args.eps, epochs=args.epochs, seed=args.first), **RECIPES[recipe]})
         rows.append(judge(recipe, r, time.perf_counter()-t)); print({k:round(v,3) if isinstance(v,float) else v for k,v in rows[-1].items()}, flush=True)
         write(name, pd.DataFrame(rows))
 

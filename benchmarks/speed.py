@@ -187,7 +187,27 @@ def estimate(args):
         m = float(np.median(rs)); bar('estimate', f'estimated / measured seconds of the second look, {preset} preset', m, '0.7 - 1.3', .7<=m<=1.3, spread=f'{min(rs):.2f}-{max(rs):.2f}')
 
 
-BARS = dict(overhead=overhead, idle=idle, memory=memory, growth=growth, estimate=estimate, quality=quality, plan=planning, engine=engine, total=total)
+GROUPS = {'convolution, backward':('convolution_backward',), 'convolution, forward':('mkldnn_convolution','thnn_conv','slow_conv'), 'BatchNorm':('batch_norm',),
+    'data':('DataLoader','aten::index','aten::pad','aten::flip'), 'optimiser':('Optimizer','aten::_foreach'), 'ReLU, pooling, adding':('threshold','relu','clamp_min','pool','aten::add')}
+
+
+def profile(args):
+    "Where a task's time goes: every epoch through the whole network, and only the deep layers over kept activations"
+    from torch.profiler import profile as Profile, ProfilerActivity
+    model,train,test = glyph_model(progress=False),glyphs(100, transform=glyph_aug()),glyphs(2,'test'); rows = []
+    for name,kw in (('paper',dict(preset='paper')),('default',dict(preset='default',rule='conditional'))):
+        aux,dl = AuxSet(train),as_dl(test,64); plan = Plan([Task(list(range(20)),list(range(10)))])
+        with ready_to_adapt(model, aux, dl, make_config(**kw, epochs=3)) as k:
+            run_plan(plan=plan, C=160, progress=False, **k)      # what is computed once is computed here
+            with Profile(activities=[ProfilerActivity.CPU]) as p: run_plan(plan=plan, C=160, progress=False, **k)
+        ops = [(e.key,e.self_cpu_time_total/1e6) for e in p.key_averages()]; total = sum(t for _,t in ops); left = total
+        for g,keys in GROUPS.items():
+            t = sum(t for o,t in ops if any(k in o for k in keys)); left -= t; rows.append(dict(preset=name, part=g, seconds=t, share=t/total))
+        rows.append(dict(preset=name, part='everything else', seconds=left, share=left/total))
+    df = pd.DataFrame(rows); write('speed_profile', df); print(df.round(3).to_string())
+
+
+BARS = dict(overhead=overhead, idle=idle, memory=memory, growth=growth, estimate=estimate, quality=quality, plan=planning, engine=engine, total=total, profile=profile)
 
 
 def main():
@@ -199,6 +219,7 @@ def main():
     for name in args.only or BARS:
         if name in ('engine','total') and not args.data: print(f'{name}: needs --data'); continue
         BARS[name](args)
+        if name=='profile': continue   # a table of its own
         old = pd.read_csv(f) if f.exists() else pd.DataFrame()
         if len(old): old = old[old.bar!=name]
         write('speed', pd.concat([old, pd.DataFrame([r for r in ROWS if r['bar']==name])]))   # bar by bar, so that one can be measured again

@@ -57,7 +57,7 @@ class BatchDL(DataLoader):
     def create_batches(self, samps):
         for idxs in chunked(samps, self.bs, self.drop_last): yield self.dataset.batch(list(idxs))
 
-# %% ../nbs/03_auxset.ipynb #548a4f29
+# %% ../nbs/03_auxset.ipynb #e2fbf31c
 def as_dl(
     data, # dataset, torch or fastai `DataLoader`
     bs:int=256, # batch size, unless `data` is a loader that has one
@@ -69,7 +69,7 @@ def as_dl(
         return DataLoader(data.dataset, bs=data.batch_size or bs, num_workers=data.num_workers, create_batch=data.collate_fn)
     if not (hasattr(data,'__getitem__') and hasattr(data,'__len__')):
         raise ValueError(f"{type(data).__name__} cannot be indexed: pass a folder, a dataset with __len__ and __getitem__, or a DataLoader over one")
-    return (BatchDL if hasattr(data,'batch') else DataLoader)(data, bs=bs, num_workers=num_workers)
+    return (BatchDL if hasattr(data,'batch') else DataLoader)(data, bs=bs, num_workers=num_workers, pin_memory=torch.cuda.is_available())
 
 # %% ../nbs/03_auxset.ipynb #3a65e033
 def _same_size(n, bs): return math.ceil(n/max(1,math.ceil(n/bs)))
