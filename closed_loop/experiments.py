@@ -6,8 +6,8 @@
 __all__ = ['SCALES', 'ROBUST', 'EXPERIMENTS', 'METHODS', 'weights_id', 'record', 'Store', 'slug', 'grids', 'Bench', 'glyph_bench',
            'open_network', 'robust_networks', 'imagenet_bench', 'Lab', 'cli_row', 'beside', 'experiment', 'table1',
            'pure_fine_tuning', 'supcon', 'layers', 'sweep', 'Q', 'eps', 'K', 'epochs', 'proportion', 'online',
-           'criterion', 'gallery', 'Keep', 'ttt_epochs', 'imagenet_c', 'wide', 'plot_sweep', 'plot_criterion',
-           'figure_of', 'check_experiment', 'run_experiment']
+           'criterion', 'gallery', 'plot_gallery', 'Keep', 'ttt_epochs', 'imagenet_c', 'wide', 'plot_sweep',
+           'plot_criterion', 'figure_of', 'check_experiment', 'run_experiment']
 
 # %% ../nbs/15_experiments.ipynb #558d91cd
 import copy, hashlib, json, os, platform, re, sys, time
@@ -459,21 +459,30 @@ def criterion(
         return [dict(criterion=c, n=int(i), ratio=float(r[i-1])) for c in CRITERIA for r in [f1t5_curve(z,y,c)] for i in n]
     return pd.DataFrame(lab.unit(slug('criterion',net), run, model, points=points))
 
-# %% ../nbs/15_experiments.ipynb #461469e6
+# %% ../nbs/15_experiments.ipynb #5d6bfcf2
+def _plain_result(lab, nets):
+    "Closed-loop inference with the lab's settings, and the fate of every image"
+    net = (nets or lab.bench.pair)[0]; lab.cli(net)
+    res = load_result(lab.store.out/'units'/slug('cli',net))
+    return net,res,rep.fates(res.first.argmax(1), res.preds, res.targets)
+
 @experiment
 def gallery(
     lab:Lab, # where to run
     nets:list=None, # one network, the first of the bench's pair if not given
-    n:int=6, # images per fate
 )->pd.DataFrame: # a row per hard image
     "What became of the hard images (figure in the supplement)"
-    net = (nets or lab.bench.pair)[0]; lab.cli(net)
-    d = lab.store.out/'units'/slug('cli',net); res = load_result(d)
-    fate = rep.fates(res.first.argmax(1), res.preds, res.targets)
-    df = res.to_frame().assign(fate=fate).iloc[res.hard.numpy()]
-    test = lab.bench.images(net)[1]
-    df.attrs['figure'] = rep.gallery(lambda i: test[i][0], fate, res.first.softmax(1), res.probs, res.hard, res.vocab, n, lab.seed)
-    return df
+    _,res,fate = _plain_result(lab, nets)
+    return res.to_frame().assign(fate=fate).iloc[res.hard.numpy()]
+
+def plot_gallery(
+    lab:Lab, # where it ran
+    nets:list=None, # see `gallery`
+    n:int=6, # images per fate
+):
+    "Images of the four fates with both answers and confidences"
+    net,res,fate = _plain_result(lab, nets); test = lab.bench.images(net)[1]
+    return rep.gallery(lambda i: test[i][0], fate, res.first.softmax(1), res.probs, res.hard, res.vocab, n, lab.seed)
 
 # %% ../nbs/15_experiments.ipynb #99b57093
 class Keep(Callback):
@@ -643,17 +652,19 @@ def plot_criterion(
     ax.set(xlabel='least sure images', ylabel='wrong, but right among five'); ax.legend(fontsize=7)
     return ax
 
-# %% ../nbs/15_experiments.ipynb #86dac7ae
+# %% ../nbs/15_experiments.ipynb #0a68da42
 def figure_of(
     name:str, # of the experiment
     df:pd.DataFrame, # its rows
+    lab:Lab, # where it ran
+    nets:list=None, # its networks
 ): # matplotlib figure, or None
     "The figure that goes with a table"
-    if 'figure' in df.attrs: return df.attrs['figure']
+    if name=='gallery': return plot_gallery(lab, nets)
     if 'setting' in df: return plot_sweep(df).figure
     if name=='criterion': return plot_criterion(df).figure
 
-# %% ../nbs/15_experiments.ipynb #b7c0a2e4
+# %% ../nbs/15_experiments.ipynb #4b3d659a
 def check_experiment(
     name:str, # of the experiment
 ):
@@ -666,11 +677,11 @@ def run_experiment(
     **kwargs, # of the experiment, such as `nets`
 )->pd.DataFrame:
     "Run an experiment and write its table, its figure and where they come from"
+    import matplotlib.pyplot as plt
     check_experiment(name)
     df = EXPERIMENTS[name](lab, **{k:v for k,v in kwargs.items() if v is not None})
-    out = lab.store.out; fig = figure_of(name, df)
-    if fig is not None: fig.savefig(out/f'{name}.png', dpi=150, bbox_inches='tight')
-    df.attrs = {}
+    out = lab.store.out; fig = figure_of(name, df, lab, kwargs.get('nets'))
+    if fig is not None: fig.savefig(out/f'{name}.png', dpi=150, bbox_inches='tight'); plt.close(fig)
     df.to_csv(out/f'{name}.csv', index=False)
     _write(out/f'{name}.json', dict(experiment=name, **{k:str(v) for k,v in kwargs.items() if v is not None}, **lab.store.settings, **record(lab.device)))
     return df
