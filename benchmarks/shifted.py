@@ -43,7 +43,8 @@ def main():
     name = args.name or f'shifted_{"glyphs" if args.data=="glyphs" else "folder"}'
     for preset in ('paper','default'):
         out = cache_dir()/'shifted'/f'{bench.name}-{preset}-Q{args.Q}-e{args.epochs}-p{args.proportion}-n{args.n_test}-s{args.seed}'
-        lab = Lab(bench, out, preset, args.seed, 'cpu', Q=args.Q, epochs=args.epochs, proportion=args.proportion)
+        few = dict(holdout=.01) if preset=='default' else {}   # test-time training makes a step for every held-out image
+        lab = Lab(bench, out, preset, args.seed, 'cpu', Q=args.Q, epochs=args.epochs, proportion=args.proportion, **few)
         df = imagenet_c(lab, severities=args.severities, methods=['cli','ttt','yardsticks'] if preset=='paper' else ['cli','ttt'])
         df['method'] = [f'{m}, {preset}' if 'CLI' in m else m for m in df.method]
         dfs.append(df if preset=='paper' else df[df.method.str.contains('CLI')])
