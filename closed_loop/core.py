@@ -366,7 +366,7 @@ def cli_predict(
     model,aux,test_dl,calib,cfg = opened(model, train, test, calib, size, num_workers, decode, preset, settings)
     with on_device(model, device) as dev: return closed_loop(model, aux, test_dl, calib, cfg, dev, cbs, progress)
 
-# %% ../nbs/00_core.ipynb #a70fbc4c
+# %% ../nbs/00_core.ipynb #437457bd
 def closed_loop(
     model:nn.Module, # on `device`; comes back exactly as it was
     aux:AuxSet, # training data
@@ -395,6 +395,8 @@ def first_half(
     first_look=look, # (model, loader, device) -> logits, labels
 )->tuple: # logits, labels, loader of probes, first look at them, plan, seconds of each step
     "First look and plan"
+    for dl in (aux.dl, test_dl, calib):
+        if hasattr(getattr(dl,'dataset',None),'device'): dl.dataset.device = device   # decoded images are cropped where the model is
     t = [time.perf_counter()]
     first,targets = first_look(model, test_dl, device); t.append(time.perf_counter())
     any_hard = len(find_hard(first, cfg.eps, cfg.quantile, cfg.criterion))   # if none is, labelled images need no look

@@ -513,9 +513,10 @@ def _groups(ds, n=256):
     by_class = ds.targets is not None and (y[1:]!=y[:-1]).sum()<len(np.unique(y))
     return y if by_class else np.arange(len(y))//n
 
-# %% ../nbs/10_data.ipynb #64e4bbef
+# %% ../nbs/10_data.ipynb #28a0e2e4
 class Decoded(Dataset):
     "Images of a `FolderData`, decoded once"
+    device = 'cpu' # where batches are cropped, mirrored and normalised; `cli_predict` makes it the model's
     def __init__(self,
         ds:FolderData, # its own transform is not used
         size:int=224, # height and width
@@ -570,7 +571,7 @@ def pixels(self:Decoded,
     for c in cs: x[g==c] = self.cache[c][self.row[idxs[g==c]]]
     return x
 
-# %% ../nbs/10_data.ipynb #5839119d
+# %% ../nbs/10_data.ipynb #0fac1e16
 @patch
 def batch(self:Decoded,
     idxs, # which images
@@ -579,7 +580,8 @@ def batch(self:Decoded,
     f,idxs = decoded_tfms(self.size) if self.transform is None else self.transform,torch.as_tensor(idxs, dtype=torch.long)
     if any(isinstance(o,(T.ToTensor,T.PILToTensor)) for o in getattr(f,'transforms',[])):
         raise ValueError(f"transform {' '.join(str(f).split())} takes a PIL image: expected one for batches of decoded images; take it from decoded_tfms, or open the test set with decode= too")
-    x = f(self.pixels(idxs)).float().div_(255).sub_(self.mean).div_(self.std)
+    x = f(self.pixels(idxs).to(self.device, non_blocking=True)).float().div_(255)
+    x = x.sub_(self.mean.to(x.device)).div_(self.std.to(x.device))
     return (x,) if self.targets is None else (x,self.y[idxs])
 
 @patch
