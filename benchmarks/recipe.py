@@ -91,12 +91,14 @@ def main():
     model,train,calib,_,flip = glyph_problem(args.base,args.first,args) if is_glyphs else folder_problem(args.first,args)
     if is_glyphs: calib = glyphs(30, 'tune', seed=args.first)
     name = args.name or f"recipe_{'glyphs_'+args.base if is_glyphs else 'folder'}"
+    what = dict(seed=args.first, Q=args.Q, K=args.K, eps=args.eps, epochs=args.epochs)
     if (RESULTS/f'{name}.csv').exists(): rows = pd.read_csv(RESULTS/f'{name}.csv').to_dict('records')   # go on where it was
+    if any(r[k]!=v for r in rows for k,v in what.items()): raise SystemExit(f"{name}.csv holds recipes of other settings than {what}: give another --name, or delete it")
     for recipe in args.only or RECIPES:
         if any(r['recipe']==recipe for r in rows): continue
         t = time.perf_counter()
-        r = cli_predict(model, train, calib, progress=False, device='cpu', flip=flip, preset='thorough', **{**dict(rule='conditional', Q=args.Q, K=args.K, eps=args.eps, epochs=args.epochs, seed=args.first), **RECIPES[recipe]})
-        rows.append(judge(recipe, r, time.perf_counter()-t)); print({k:round(v,3) if isinstance(v,float) else v for k,v in rows[-1].items()}, flush=True)
+        r = cli_predict(model, train, calib, progress=False, device='cpu', flip=flip, preset='thorough', **{**what, 'rule':'conditional', **RECIPES[recipe]})
+        rows.append({**what, **judge(recipe, r, time.perf_counter()-t)}); print({k:round(v,3) if isinstance(v,float) else v for k,v in rows[-1].items()}, flush=True)
         write(name, pd.DataFrame(rows))
 
 

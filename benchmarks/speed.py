@@ -23,14 +23,14 @@ from closed_loop.models import count
 from closed_loop.plan import Plan, Task
 from closed_loop.run import Seer, only_deep, run_plan
 from closed_loop.supcon import FeatureHook, supcon_loss
-from common import RESULTS, write
+from common import RESULTS, provenance, write
 
 ROWS = []
 
 
 def bar(name, what, value, target, ok, **detail):
     "One bar, printed and kept"
-    ROWS.append(dict(bar=name, what=what, value=value, target=target, met=bool(ok), detail='; '.join(f'{k} {v}' for k,v in detail.items())))
+    ROWS.append(dict(bar=name, what=what, value=value, target=target, met=bool(ok), detail='; '.join(f'{k} {v}' for k,v in detail.items()), command=provenance()['command']))
     print(f"{name:9} {value:8.3f}  target {target:10} {'met' if ok else 'MISSED':7} {ROWS[-1]['detail']}", flush=True)
 
 

@@ -298,7 +298,7 @@ def check_classes(
     names = ', '.join(str(aux.vocab[c]) if aux.vocab else str(c) for c in empty[:5])
     if empty: raise ValueError(f"{len(empty)} classes of the plan have no training image ({names}): add some, or lower K so that they are not asked for")
 
-# %% ../nbs/00_core.ipynb #5f3fde47
+# %% ../nbs/00_core.ipynb #db1dfa4a
 def open_data(
     model, # `nn.Module` or `Learner`
     train=None, # folder, dataset, DataLoader or DataLoaders
@@ -313,11 +313,10 @@ def open_data(
     if isinstance(model, Learner): model,train = model.model, model.dls if train is None else train
     if train is None or test is None: raise ValueError("cli_predict needs train and test data: only a Learner brings its own training data")
     if isinstance(train,(str,Path)) or isinstance(test,(str,Path)):
-        from closed_loop.data import folder_datasets, Decoded, FolderData
+        from closed_loop.data import folder_datasets, same_as
         if not (isinstance(train,(str,Path)) and isinstance(test,(str,Path))): raise ValueError("train and test are a folder and not a folder: pass folders for both, or datasets for both")
         train,test = folder_datasets(train, test, size=size, decode=decode)
-        if isinstance(calib,(str,Path)): calib = FolderData(calib, None if decode else test.transform, train.classes)
-        if isinstance(calib,FolderData) and decode: calib = Decoded(calib, size, limit=decode)
+        if isinstance(calib,(str,Path)): calib = same_as(calib, test)
     C = last_linear(model).out_features
     return model, AuxSet(train, C, bs, num_workers), as_dl(test, bs, num_workers), None if calib is None else as_dl(calib, bs, num_workers), C
 
@@ -466,7 +465,7 @@ def second_look(
     watch = RunningFlips(first.argmax(1), targets, rule) if targets is not None else None
     with ready_to_adapt(model, aux, test_dl, cfg, device, cbs, glance) as kw: return run_plan(plan=plan, C=C, watch=watch, progress=progress, probe_dl=probe_dl, **kw)
 
-# %% ../nbs/00_core.ipynb #2574a38c
+# %% ../nbs/00_core.ipynb #78dd115a
 @contextmanager
 def ready_to_adapt(
     model:nn.Module, # on `device`; exactly as it was afterwards
@@ -485,12 +484,11 @@ def ready_to_adapt(
         if trunk is not None: snap = Snapshot(deep)
         learn = adapt_learner(deep, 'all' if trunk is not None else cfg.layers, cfg.bn, cfg.lam, cfg.tau, cfg.mom, cfg.wd, cfg.loss_over, device, cbs)
         with compiled(deep, cfg.compile), threads(pick_threads(model,x,cfg,device)):
-            snap.restore_values()
             yield dict(learn=learn, snap=snap, aux=aux, test_dl=test_dl, seer=Seer(deep,cfg.views,cfg.flip,device,trunk,glance), choose=choose,
                 epochs=cfg.epochs, lr=cfg.lr, proportion=1. if trunk is not None else part, bs=cfg.bs, seed=cfg.seed)
 
 def pick_threads(
-    model:nn.Module, # may be changed
+    model:nn.Module, # comes back as it was
     x:Tensor, # a few images
     cfg:CLIConfig, # settings
     device='cpu', # where the model is
@@ -500,8 +498,7 @@ def pick_threads(
     if torch.device(device).type!='cpu' or torch.get_num_threads()==1: return None
     x = x.repeat(max(1,cfg.bs//len(x)), *[1]*(x.dim()-1))
     def step(): main_logits(model(x)).float().logsumexp(1).sum().backward()
-    try: return best_threads(step)
-    finally: model.zero_grad()
+    with rollback(model): return best_threads(step)   # BatchNorm may count along
 
 # %% ../nbs/00_core.ipynb #de6711b6
 def some_images(

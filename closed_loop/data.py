@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['glyph_fonts', 'render_glyph', 'glyph_classes', 'Glyphs', 'glyphs', 'PadCrop', 'glyph_aug', 'glyph_dls', 'GlyphNet',
            'glyph_net', 'cache_dir', 'glyph_learner', 'glyph_model', 'image_error', 'FolderData', 'check_images',
-           'folder_tfms', 'folder_datasets', 'RandomFlips', 'RandomResizedCrops', 'decoded_tfms', 'Decoded',
+           'folder_tfms', 'folder_datasets', 'RandomFlips', 'RandomResizedCrops', 'decoded_tfms', 'Decoded', 'same_as',
            'TVTransform', 'folder_dls', 'make_imagenet', 'imagenet', 'class_names']
 
 # %% ../nbs/10_data.ipynb #bb3b7c3e
@@ -599,6 +599,17 @@ def _cache_folder(cache, name, ds, size):
     if cache is None: return None
     sha = hashlib.sha256('\n'.join([str(Path(ds.root).resolve()), *ds.paths]).encode()).hexdigest()[:8]
     return Path(cache)/f'{name}-{size}-{sha}'
+
+# %% ../nbs/10_data.ipynb #dfe27340
+def same_as(
+    folder, # of images
+    test, # a `FolderData` or `Decoded`
+    skip_bad:bool=False, # leave out images that cannot be read
+): # of the same kind
+    "Another folder, opened as a test set was: the same classes, transforms and normalisation"
+    if not isinstance(test, Decoded): return FolderData(folder, test.transform, test.classes, skip_bad)
+    mean,std = (o.flatten().tolist() for o in (test.mean,test.std))
+    return Decoded(FolderData(folder, None, test.classes, skip_bad), test.size, test.transform, mean, std, test.cache.limit/2**30)
 
 # %% ../nbs/10_data.ipynb #ca09f807
 class TVTransform(RandTransform):

@@ -94,7 +94,7 @@ def only_deep(
     some = copy.copy(aux); some.index = [aux_idxs(aux.index,[c],proportion,seed) if len(ix) else ix for c,ix in enumerate(aux.index)]
     return trunk,deep,Kept(some, versions, limit, folder).aux(aux.bs)
 
-# %% ../nbs/08_run.ipynb #a4cba26c
+# %% ../nbs/08_run.ipynb #899c6b62
 class Facts(nn.Module):
     "Normalised features and logits in one row"
     def __init__(self, model): super().__init__(); self.model = model
@@ -104,7 +104,7 @@ class Facts(nn.Module):
             return torch.cat([F.normalize(h.z.flatten(1).float(),dim=1), z], 1)
 
 def chooser(
-    model:nn.Module, # with base weights, before anything is adapted
+    model:nn.Module, # asked when it has its base weights
     aux:AuxSet, # training data
     test_dl, # test images
     subset:str, # `nearest` or `margin`
@@ -113,8 +113,8 @@ def chooser(
 )->Chooser: # None for random subsets
     "What picks a task's training images"
     if subset=='random' or proportion==1: return None
-    base,plain,d = copy.deepcopy(model).eval(),plain_dl(aux,test_dl),last_linear(model).in_features
-    def see(dl, idxs): return look(Facts(base), sub_dl(dl,idxs), device)[0]
+    plain,d = plain_dl(aux,test_dl),last_linear(model).in_features
+    def see(dl, idxs): return look(Facts(model), sub_dl(dl,idxs), device)[0]   # a task chooses before it adapts
     return Chooser(aux.index, ClassCache(lambda c: see(plain,aux.index[c])), lambda m: see(test_dl,m)[:,:d], d, subset, proportion)
 
 # %% ../nbs/08_run.ipynb #cab00050
