@@ -51,6 +51,7 @@ class Distil(Callback):
 
 RECIPES = {'thorough':{}, 'batches of 256':dict(bs=256), 'batches of 256, lr 0.1':dict(bs=256,lr=.1), 'batches of 32, lr 0.02':dict(bs=32,lr=.02), 'lr 0.02':dict(lr=.02),
     'frozen BatchNorm, lr 0.02':dict(bn='freeze',lr=.02), 'no SupCon':dict(lam=0.), 'loss over all':dict(loss_over='all'), '2 epochs':dict(epochs=2), '10 epochs':dict(epochs=10),
+    **{f'eps {e}':dict(eps=e) for e in (.5,.85,.95)},
     'layer2 on':dict(layers='layer2'), 'layer3 on':dict(layers='layer3'), 'layer4 on':dict(layers='layer4'),
     'layer2 on, V 4':dict(layers='layer2',V=4), 'layer3 on, V 4':dict(layers='layer3',V=4), 'layer3 on, V 1':dict(layers='layer3',V=1), 'layer4 on, V 4':dict(layers='layer4',V=4),
     **{f'a third, {s}':dict(proportion=.33,subset=s) for s in ('random','nearest','margin')},
@@ -66,10 +67,10 @@ FITS = dict(validated=fit_conditional, likely=most_likely, half=lambda *_: dict(
 
 
 def crossed(fit, z0, z1, S, y):
-    "Answers and log-likelihoods of each half, by what suits the other half"
+    "Probabilities of each half, by what suits the other half"
     p,half = torch.zeros_like(z0),torch.arange(len(y))%2==0
     for h in (half,~half): p[h] = conditional(z0[h].float(), sound(z0,z1)[h], S[h], **fit(z0[~h],z1[~h],S[~h],y[~h]))
-    return p.argmax(1), p.gather(1,y[:,None]).clamp(min=1e-9).log()[:,0]
+    return p
 
 
 def judge(name, r, seconds):
@@ -79,18 +80,23 @@ def judge(name, r, seconds):
     def within(z): return 100*(z.masked_fill(~S,-1e9).argmax(1)==y)[inside].float().mean().item()
     d = dict(recipe=name, hard=len(y), N=len(r), base_within=within(z0), second_within=within(z1), seconds=seconds)
     for k,f in FITS.items():
-        a,ll = crossed(f, z0, z1, S, y)
+        p = crossed(f, z0, z1, S, y); a,ll = p.argmax(1),p.gather(1,y[:,None]).clamp(min=1e-9).log()
         d.update({f'{k}_gain':100*((a==y).sum()-(first==y).sum()).item()/len(r), f'{k}_T2F':int(((first==y)&(a!=y)).sum()), f'{k}_ll':ll.mean().item()})
     return d
+
+
+def problem(args):
+    "Network, training images, and labelled images that are neither training nor test images"
+    is_glyphs = args.data=='glyphs'
+    model,train,calib,_,flip = glyph_problem(args.base,args.first,args) if is_glyphs else folder_problem(args.first,args)
+    return model, train, glyphs(30, 'tune', seed=args.first) if is_glyphs else calib, flip
 
 
 def main():
     p = parser(__doc__); p.add_argument('--only', nargs='*', help='names of recipes')
     args = p.parse_args(); rows = []
-    is_glyphs = args.data=='glyphs'
-    model,train,calib,_,flip = glyph_problem(args.base,args.first,args) if is_glyphs else folder_problem(args.first,args)
-    if is_glyphs: calib = glyphs(30, 'tune', seed=args.first)
-    name = args.name or f"recipe_{'glyphs_'+args.base if is_glyphs else 'folder'}"
+    model,train,calib,flip = problem(args)
+    name = args.name or f"recipe_{'glyphs_'+args.base if args.data=='glyphs' else 'folder'}"
     what = dict(seed=args.first, Q=args.Q, K=args.K, eps=args.eps, epochs=args.epochs)
     if (RESULTS/f'{name}.csv').exists(): rows = pd.read_csv(RESULTS/f'{name}.csv').to_dict('records')   # go on where it was
     if any(r[k]!=v for r in rows for k,v in what.items()): raise SystemExit(f"{name}.csv holds recipes of other settings than {what}: give another --name, or delete it")

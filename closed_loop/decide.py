@@ -100,10 +100,10 @@ def conditional(
 # %% ../nbs/06_decide.ipynb #a51e59e8
 RULES.update(gated=gated, blend=blend, restrict=restrict, conditional=conditional)
 
-# %% ../nbs/06_decide.ipynb #4b78380c
+# %% ../nbs/06_decide.ipynb #d7a207df
 ALPHAS,TS = [i/10 for i in range(11)],[.7,1.,1.5,2.,3.]
 LEAST = 20 # with fewer probes than this the first look stands
-SLACK = 0.5 # standard errors of log-likelihood that a simpler answer may cost
+SLACK = 0.5 # see `fit_conditional`
 
 def likelihoods(
     z0:Tensor, # (n, C) first-look logits of the probes
@@ -117,18 +117,19 @@ def likelihoods(
     def ll(a, T): return conditional(z0.float(), z1, S, a, T, T0).gather(1,y[:,None]).clamp(min=1e-9).log()[:,0]
     return T0,{(a,T):ll(a,T) for a in ALPHAS for T in TS}
 
-# %% ../nbs/06_decide.ipynb #3522f63a
+# %% ../nbs/06_decide.ipynb #6b5388b1
 def fit_conditional(
     z0:Tensor, # (n, C) first-look logits of the probes
     z1:Tensor, # (n, C) second-look logits
     S:Tensor, # (n, C) task classes
     y:Tensor, # (n,) true classes
+    slack:float=SLACK, # standard errors of log-likelihood that a more timid answer may cost
 )->dict: # alpha, T and T0
     "Weight and temperatures that suit labelled images, trusting the second look no more than they demand"
     if len(y)<LEAST: return dict(alpha=0., T=1., T0=1.)
     T0,grid = likelihoods(z0, z1, S, y)
     best = grid[max(grid, key=lambda k: grid[k].mean())]
-    def near(l): d = best-l; return d.mean()<=SLACK*d.std()/len(d)**.5
+    def near(l): d = best-l; return d.mean()<=slack*d.std()/len(d)**.5
     a,T = min((k for k in grid if near(grid[k])), key=lambda k: (k[0]/k[1]/(1.01-k[0]), k[1]))
     gain = (conditional(z0.float(), sound(z0,z1), S, a, T, T0).argmax(1)==y).sum()-(z0.argmax(1)==y).sum()
     return dict(alpha=a, T=T, T0=T0) if gain>0 else dict(alpha=0., T=1., T0=1.)
