@@ -18,7 +18,7 @@ from torch import nn
 from closed_loop.adapt import adapt, adapt_learner
 from closed_loop.auxset import AuxSet, BatchDL
 from closed_loop.baselines import knn_rerank, pft, tta
-from closed_loop.confidence import find_hard
+from closed_loop.cli import said
 from closed_loop.core import CLIConfig, cli_predict, load_result, make_config
 from closed_loop.data import cache_dir, glyph_aug, glyph_model, glyphs
 from closed_loop.models import load_model
@@ -87,7 +87,7 @@ def kept(args, **settings):
 
 def looks(model, train, test, calib, seed, args, **settings):
     "Both looks for some settings"
-    kw = dict(Q=args.Q, K=args.K, eps=args.eps, epochs=args.epochs, seed=seed, proportion=args.proportion, **({} if args.layers is None else dict(layers=args.layers)), **settings)
+    kw = dict(Q=args.Q, K=args.K, epochs=args.epochs, seed=seed, proportion=args.proportion, **said(eps=args.eps, layers=args.layers)) | settings
     usual = asdict(CLIConfig())   # only what differs, so that a new setting does not disown old results
     d = kept(args, **{k:v for k,v in asdict(make_config(**kw)).items() if v!=usual[k] and k!='seed'}, seed=seed)
     if not (d/'run.json').exists(): cli_predict(model, train, test, calib=calib, progress=False, device='cpu', **kw).save(d)
@@ -101,7 +101,7 @@ def fine_tuned(model, train, test, price, seed, args):
     return torch.load(f, weights_only=True).values()
 
 
-ALONE = {'+ coverage plan':dict(planner='coverage'), '+ frozen BatchNorm':dict(bn='freeze'), '+ loss over the task':dict(loss_over='task'), '+ batches of 64':dict(bs=64), '+ five views':dict(views=.07)}
+ALONE = {'+ eps 0.85':dict(eps=.85), '+ coverage plan':dict(planner='coverage'), '+ frozen BatchNorm':dict(bn='freeze'), '+ loss over the task':dict(loss_over='task'), '+ batches of 64':dict(bs=64), '+ five views':dict(views=.07)}
 RULES = ('gated','blend','restrict','conditional','validated')
 
 
@@ -110,17 +110,17 @@ def one_seed(problem, seed, args):
     model,train,calib,test,flip = problem
     def run(**kw): return looks(model, train, test, calib, seed, args, **kw)
     paper,best = run(preset='paper'),run(preset='default', flip=flip)
-    alone,rest = ({},[]) if seed-args.first>=args.ingredients else (ALONE,[run(preset='thorough', flip=flip)])
+    alone,rest = ({},{}) if seed-args.first>=args.ingredients else (ALONE,{'thorough':run(preset='thorough', flip=flip), 'default, eps 0.7':run(preset='default', flip=flip, eps=.7)})
     y,first = paper.targets,paper.first
-    def of(name, r, rule, caution=1.): r = r.with_rule(rule, caution=caution); return row(name, first, r.preds, y, r.plan, r.price, r.seconds)
+    def of(name, r, rule, caution=1.): r = r.with_rule(rule, caution=caution); return dict(row(name, first, r.preds, y, r.plan, r.price, r.seconds), hard=len(r.hard))
     rows = [row('base', first, first.argmax(1), y, seconds=paper.times['first look']), of('paper', paper, 'paper'),
         *(of(n, run(preset='paper',**kw), 'paper') for n,kw in alone.items()), *(of(f'+ {r} rule', paper, r) for r in RULES), of('+ caution', paper, 'paper', best.cfg.caution),
-        of('default', best, 'validated', best.cfg.caution), of('default, no caution', best, 'validated'), *(of(f'default, {r} rule', best, r) for r in ('paper',)+RULES[:-1]), *(of('thorough', r, 'validated', r.cfg.caution) for r in rest)]
+        of('default', best, 'validated', best.cfg.caution), of('default, no caution', best, 'validated'), *(of(f'default, {r} rule', best, r) for r in ('paper',)+RULES[:-1]), *(of(n, r, 'validated', r.cfg.caution) for n,r in rest.items())]
     z,t = fine_tuned(model, train, test, paper.price, seed, args); rows.append(row('PFT', first, z.argmax(1), y, price=paper.price, seconds=t))
     z,t = timed(tta, model, test, flip=flip); rows.append(row('TTA', first, z.argmax(1), y, seconds=t))
-    p,t = timed(knn_rerank, model, train, test, first, find_hard(first,args.eps), args.K); rows.append(row('kNN re-ranking', first, p.argmax(1), y, seconds=t))
+    p,t = timed(knn_rerank, model, train, test, first, paper.hard, args.K); rows.append(row('kNN re-ranking', first, p.argmax(1), y, seconds=t))
     print(f"seed {seed}: default bn={best.cfg.bn}, {best.blend}, {len(best.probe['targets'])} probes", flush=True)
-    return [dict(seed=seed, hard=len(paper.hard), N=len(y), **r) for r in rows]
+    return [{'seed':seed, 'N':len(y), 'hard':len(paper.hard), **r} for r in rows]
 
 
 def parser(doc):
@@ -131,7 +131,7 @@ def parser(doc):
     p.add_argument('--seeds', type=int, default=3, help='how many')
     p.add_argument('--first', type=int, default=0, help='the first one')
     for k,v in dict(Q=40, K=10, epochs=5, size=32, width=16, base_epochs=12).items(): p.add_argument(f'--{k}', type=int, default=v)
-    p.add_argument('--eps', type=float, default=.7)
+    p.add_argument('--eps', type=float, help="look again below this confidence; each preset's own if not given")
     p.add_argument('--arch', default='small', choices=('small','lite0'), help='network for a folder: a small ResNet from scratch, or a pretrained EfficientNet-Lite0')
     p.add_argument('--layers', type=int, help='groups to train in all rows; those of each preset if not given')
     p.add_argument('--proportion', type=float, default=1., help='share of the training images for all tasks')

@@ -10,6 +10,7 @@ from functools import partial
 import pandas as pd
 
 from accuracy import parser
+from closed_loop.cli import said
 from closed_loop.core import cli_predict
 from closed_loop.decide import favour, fit_conditional
 from closed_loop.report import flips
@@ -22,7 +23,7 @@ SLACKS,CAUTIONS = (0.,.5,1.,2.),(1.,1.1,1.25,1.5,2.)
 def main():
     args = parser(__doc__).parse_args(); rows = []
     model,train,calib,flip = problem(args)
-    r = cli_predict(model, train, calib, progress=False, device='cpu', flip=flip, rule='conditional', Q=args.Q, K=args.K, eps=args.eps, epochs=args.epochs, seed=args.first)
+    r = cli_predict(model, train, calib, progress=False, device='cpu', flip=flip, rule='conditional', Q=args.Q, K=args.K, epochs=args.epochs, seed=args.first, **said(eps=args.eps))
     y,first = r.targets[r.hard],r.first[r.hard].argmax(1)
     for slack in SLACKS:
         p = crossed(partial(fit_conditional,slack=slack), r.glance, r.second, r.S, y)

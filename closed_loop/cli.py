@@ -56,12 +56,12 @@ def show(
     if res.targets is not None: print(res.summary().T.to_string())
     print(f'\n{res!r}\nreport: {page}')
 
-# %% ../nbs/16_cli.ipynb #61527423
+# %% ../nbs/16_cli.ipynb #c01da7de
 @call_parse
 def closed_loop_demo(
     out:str='reports/demo', # folder for the report
     Q:int=12, # number of tasks
-    eps:float=0.7, # look again below this confidence
+    eps:float=None, # look again below this confidence; each preset's own if not given
     K:int=10, # classes per task
     epochs:int=3, # passes over a task's training images
     seed:int=0, # of everything random
@@ -73,7 +73,7 @@ def closed_loop_demo(
     res = {}
     for preset in ('paper','default'):
         print(f'{preset} preset ...', flush=True)
-        try: res[preset] = cli_predict(model, train, test, preset=preset, Q=Q, eps=eps, K=K, epochs=epochs, seed=seed, progress=tty)
+        try: res[preset] = cli_predict(model, train, test, preset=preset, Q=Q, K=K, epochs=epochs, seed=seed, progress=tty, **said(eps=eps))
         except ValueError as e: fail(e)
         res[preset].report(Path(out)/preset, f'Closed-loop inference on glyphs, {preset} preset')
     print(pd.concat([r.summary(k) for k,r in res.items()]).T.to_string())

@@ -65,10 +65,10 @@ class CLIConfig:
     threads:object=None     # on a CPU: a number, or auto to choose by a short measurement; None leaves torch's own
     seed:int=0              # of everything random
 
-# %% ../nbs/00_core.ipynb #41686c55
+# %% ../nbs/00_core.ipynb #85150614
 PRESETS = dict(
     paper={}, paper_ood=dict(eps=0.6),
-    thorough=dict(planner='coverage', cover=0.95, Q=100, merge=True, loss_over='task', lr=0.05, bs=64, views=0.07, rule='validated', caution=1.25))
+    thorough=dict(eps=0.85, planner='coverage', cover=0.95, Q=100, merge=True, loss_over='task', lr=0.05, bs=64, views=0.07, rule='validated', caution=1.25))
 PRESETS['default'] = dict(PRESETS['thorough'], layers=2, V=4)
 
 # %% ../nbs/00_core.ipynb #1a66c8e8
