@@ -54,7 +54,7 @@ RECIPES = {'thorough':{}, 'batches of 256':dict(bs=256), 'batches of 256, lr 0.1
     **{f'eps {e}':dict(eps=e) for e in (.5,.85,.95)},
     'layer2 on':dict(layers='layer2'), 'layer3 on':dict(layers='layer3'), 'layer4 on':dict(layers='layer4'),
     'layer2 on, V 4':dict(layers='layer2',V=4), 'layer3 on, V 4':dict(layers='layer3',V=4), 'layer3 on, V 1':dict(layers='layer3',V=1), 'layer4 on, V 4':dict(layers='layer4',V=4),
-    **{f'a third, {s}':dict(proportion=.33,subset=s) for s in ('random','nearest','margin')},
+    **{f'a third, {s}':dict(proportion=.33,subset=s) for s in ('random','nearest','margin')}, 'half, nearest, 10 epochs':dict(proportion=.5,subset='nearest',epochs=10), 'half, random, 10 epochs':dict(proportion=.5,epochs=10), 'layer3 on, V 4, half, nearest, 10 epochs':dict(layers='layer3',V=4,proportion=.5,subset='nearest',epochs=10), 'a third, nearest, 15 epochs':dict(proportion=.33,subset='nearest',epochs=15),
     'L2-SP 0.01':dict(cbs=[L2SP(.01)]), 'L2-SP 0.1':dict(cbs=[L2SP(.1)]), 'WiSE 0.5':dict(cbs=[WiSE(.5)]), 'WiSE 0.8':dict(cbs=[WiSE(.8)]), 'distillation 1':dict(cbs=[Distil(1.)])}
 
 
