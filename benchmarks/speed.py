@@ -17,6 +17,7 @@ from torchvision.datasets import ImageFolder
 
 from closed_loop.adapt import Snapshot, adapt, adapt_learner, look, rollback, split_model
 from closed_loop.auxset import AuxSet, as_dl
+from closed_loop.confidence import find_hard
 from closed_loop.core import cli_predict, make_config, measure_speed, ready_to_adapt
 from closed_loop.data import folder_datasets, folder_tfms, glyph_aug, glyph_model, glyphs
 from closed_loop.models import count
@@ -163,9 +164,10 @@ def total(args):
     "Whole presets on ResNet-18 at 64 pixels: seconds per image measured on a few batches, multiplied by the plans' sizes"
     from accuracy import folder_problem, looks, parser
     a = parser('').parse_args(['--data',args.data]); small,train,calib,test,_ = folder_problem(1, a)
-    first = look(small, as_dl(test))[0]; hard = first.softmax(1).amax(1)<.7
+    first = look(small, as_dl(test))[0]
+    def hard(preset): return find_hard(first, make_config(preset).eps)
     from closed_loop.plan import make_plan
-    kmeans,cover = make_plan(first, hard.nonzero()[:,0], 'kmeans', 10, 400),make_plan(first, hard.nonzero()[:,0], 'coverage', 10, 100, cover=.95, merge=True)
+    kmeans,cover = make_plan(first, hard('paper'), 'kmeans', 10, 400),make_plan(first, hard('default'), 'coverage', 10, 100, cover=.95, merge=True)
     torch.manual_seed(0); model = models.resnet18(num_classes=60); folder = Path(args.data)/'train'
     per = np.median([plain_task(model, folder, [0,1], 256) for _ in range(3)])/512
     paper = per*kmeans.price([500]*60)*5

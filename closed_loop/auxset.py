@@ -146,11 +146,12 @@ def hold_out(self:AuxSet,
     self.index = [np.setdiff1d(ix,h) for ix,h in zip(self.index,held)]
     return np.sort(np.concatenate(held))
 
-# %% ../nbs/03_auxset.ipynb #b08d67f7
+# %% ../nbs/03_auxset.ipynb #f3356c2f
 def _plain(ds, tfm):
     "`ds` with test-time transforms"
     if isinstance(ds, Datasets): return Datasets(tls=[tl._new(tl.items, split_idx=1) for tl in ds.tls])
     if isinstance(ds, Subset): return Subset(_plain(ds.dataset,tfm), ds.indices)
+    if isinstance(ds, ConcatDataset): return ConcatDataset([_plain(d,tfm) for d in ds.datasets])
     if not hasattr(ds,'transform'): return ds
     ds = copy.copy(ds); ds.transform = tfm
     return ds
@@ -161,8 +162,9 @@ def plain_dl(
 )->DataLoader:
     "Training images as the test set's transforms show them"
     ds = test_dl.dataset
-    while isinstance(ds, Subset): ds = ds.dataset
-    return aux.dl.new(dataset=_plain(aux.dl.dataset, getattr(ds,'transform',None)))
+    while isinstance(ds, (Subset,ConcatDataset)): ds = ds.dataset if isinstance(ds,Subset) else ds.datasets[0]
+    if hasattr(ds,'transform') or isinstance(aux.dl.dataset, Datasets): return aux.dl.new(dataset=_plain(aux.dl.dataset, getattr(ds,'transform',None)))
+    return aux.dl   # a test set without transforms cannot tell what the training set's would be
 
 # %% ../nbs/03_auxset.ipynb #a1ff84b8
 class ClassCache:

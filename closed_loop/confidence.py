@@ -45,7 +45,7 @@ def check_eps(
     if quantile is None and not 0<=eps<=1:
         raise ValueError(f"eps={eps} is outside [0, 1]: images with a confidence below eps get a second look")
 
-# %% ../nbs/01_confidence.ipynb #580a5a63
+# %% ../nbs/01_confidence.ipynb #e9f5dd4d
 def find_hard(
     logits:Tensor, # (N, C) first-look outputs
     eps:float=0.7, # look again below this confidence
@@ -54,8 +54,8 @@ def find_hard(
 )->Tensor: # indices of hard images, in order
     "Indices of the images that deserve a second look"
     check_eps(eps, quantile, criterion)
-    if logits.isnan().any():
-        raise ValueError(f"{int(logits.isnan().any(1).sum())} of {len(logits)} rows of logits hold NaN: check the model's weights and the images' normalisation")
+    if not logits.isfinite().all():
+        raise ValueError(f"{int((~logits.isfinite()).any(1).sum())} of {len(logits)} rows of logits hold NaN or infinity: check the model's weights and the images' normalisation")
     s = confidence(logits, criterion)
     if quantile is None: return (s<eps).nonzero().flatten()
     return s.argsort(stable=True)[:round(quantile*len(s))].sort().values

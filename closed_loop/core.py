@@ -8,26 +8,28 @@ __all__ = ['PRESETS', 'CLIConfig', 'make_config', 'check_config', 'CLIResult', '
            'second_look', 'ready_to_adapt', 'pick_threads', 'some_images', 'both_probes', 'Estimate', 'measure_speed',
            'cli_estimate', 'learner_cli_predict']
 
-# %% ../nbs/00_core.ipynb #9fb8b3cd
+# %% ../nbs/00_core.ipynb #a41ad934
 import json, platform, time, warnings, numpy as np, pandas as pd, torch
 from contextlib import contextmanager
 from dataclasses import dataclass, field, asdict, fields, replace
+from itertools import zip_longest
 from pathlib import Path
 from torch import nn, Tensor
 from fastcore.basics import patch
+from fastai.data.transforms import get_image_files
 from fastai.learner import Learner
 from fastai.torch_core import to_device
 from . import __version__
 from .confidence import confidence, find_hard, check_eps, fit_temperature
 from .plan import Plan, make_plan, check_plan_args, class_sets, with_probes, expected_coverage, true_coverage, save_plan, load_plan
-from .auxset import AuxSet, SUBSETS, as_dl, aux_idxs, plain_dl, sub_dl
+from .auxset import AuxSet, SUBSETS, as_dl, aux_idxs, plain_dl, sub_dl, vocab_of
 from .supcon import last_linear
 from .adapt import adapt, adapt_learner, best_threads, compiled, deep_groups, look, main_logits, on_device, rollback, threads, Snapshot, BN_POLICIES, LOSS_OVER
-from .decide import decide, favour, fit_conditional, LEAST, RULES
+from .decide import decide, favour, fit_conditional, likelier, LEAST, RULES
 from .run import chooser, only_deep, run_plan, Looks, RunningFlips, Seer
 from . import report as rep
 
-# %% ../nbs/00_core.ipynb #46bbbcfa
+# %% ../nbs/00_core.ipynb #0188187d
 @dataclass
 class CLIConfig:
     "Every setting of closed-loop inference; the defaults are the paper's"
@@ -38,6 +40,7 @@ class CLIConfig:
     K:int=10                # classes per task
     Q:int=400               # number of tasks
     cover:float=None        # fewer tasks, if those are expected to cover this share of the hard images
+    budget:int=None         # training images that all tasks and epochs may pass together; chooses Q and K if they would pass more
     merge:bool=False        # join tasks that have the same classes
     layers:object='all'     # what to fine-tune: 'all', the first group to train, or a number of groups
     bn:str='train'          # BatchNorm statistics of trained layers: train or freeze
@@ -83,7 +86,7 @@ def make_config(
         if k not in known: raise TypeError(f"{k}={settings[k]!r} is not a setting: expected {', '.join(sorted(known))}")
     return CLIConfig(**{**PRESETS[preset], **settings})
 
-# %% ../nbs/00_core.ipynb #80575ce9
+# %% ../nbs/00_core.ipynb #a1314b2f
 def check_config(
     cfg:CLIConfig, # what to check
     model:nn.Module, # the classifier it is for
@@ -98,18 +101,19 @@ def check_config(
     if cfg.subset not in SUBSETS: raise ValueError(f"subset={cfg.subset!r} is unknown: expected one of {', '.join(SUBSETS)}")
     if not (cfg.threads in (None,'auto') or isinstance(cfg.threads,int) and cfg.threads>0): raise ValueError(f"threads={cfg.threads!r}: expected a number above 0, 'auto' or None")
     if cfg.rule not in RULES: raise ValueError(f"rule={cfg.rule!r} is unknown: expected one of {', '.join(RULES)}")
+    if cfg.budget is not None and cfg.planner!='coverage': raise ValueError(f"budget={cfg.budget} with planner={cfg.planner!r}: expected planner='coverage', which can keep to one")
     if cfg.cover is not None and (cfg.planner!='coverage' or not 0<cfg.cover<=1):
         raise ValueError(f"cover={cfg.cover} with planner={cfg.planner!r}: expected a share in (0, 1] and planner='coverage'")
     if not 0<cfg.proportion<=1: raise ValueError(f"proportion={cfg.proportion} is outside (0, 1]: it is the share of training images to use")
-    for k in ('alpha','holdout','views'):
-        if not 0<=getattr(cfg,k)<=1: raise ValueError(f"{k}={getattr(cfg,k)} is outside [0, 1]")
+    for k,most,what in (('alpha',1,'the weight of the second look'),('holdout',.9,'the share of training images set aside'),('views',.5,"a shift as a share of the image's side")):
+        if not 0<=getattr(cfg,k)<=most: raise ValueError(f"{k}={getattr(cfg,k)} is outside [0, {most}]: it is {what}")
     for k,least in (('epochs',1),('bs',2),('V',0)):
         if getattr(cfg,k)<least: raise ValueError(f"{k}={getattr(cfg,k)}: expected at least {least}")
     if not cfg.caution>=1: raise ValueError(f"caution={cfg.caution}: expected 1 (a destroyed answer weighs as much as a mended one) or more")
     for k in ('lr','tau','T'):
         if not getattr(cfg,k)>0: raise ValueError(f"{k}={getattr(cfg,k)}: expected a number above 0")
 
-# %% ../nbs/00_core.ipynb #b07fb4e0
+# %% ../nbs/00_core.ipynb #1bbe8d23
 @dataclass(repr=False)
 class CLIResult:
     "Both looks at every hard image, and the answers that follow from them"
@@ -123,7 +127,7 @@ class CLIResult:
     paths:list=None        # files of the test images
     times:dict=field(default_factory=dict) # seconds of each step
     price:int=0            # training images passed, all epochs
-    probe:dict=field(default_factory=dict) # both looks at labelled images: first, second, S, targets; and T, the temperature
+    probe:dict=field(default_factory=dict) # both looks at labelled images: first (of several views if there are; plain is then the single one), second, S, targets; and T, the temperature
     glance:Tensor=None     # (len(hard), C) the base model's logits for hard images over several views
     get_image:object=None  # index -> image tensor, for galleries
 
@@ -141,13 +145,12 @@ class CLIResult:
         "(len(hard), C) true where a class belongs to the image's task"
         return class_sets(self.plan, self.first.shape[1])[self.task_of[self.hard]]
 
-# %% ../nbs/00_core.ipynb #2a6ec076
+# %% ../nbs/00_core.ipynb #bbebf2c7
 @patch(as_prop=True)
 def probs(self:CLIResult)->Tensor: # (N, C)
     "Final probabilities of every image"
     p = self.first.softmax(1)
-    z0 = self.first[self.hard] if self.glance is None else self.glance
-    if len(self.hard): p[self.hard] = favour(decide(z0,self.second,self.S,self.cfg.rule,**self.blend), self.first[self.hard].argmax(1), self.cfg.caution)
+    if len(self.hard): p[self.hard] = favour(decide(self.opinion,self.second,self.S,self.cfg.rule,**self.blend), self.first[self.hard].argmax(1), self.cfg.caution)
     return p
 
 @patch(as_prop=True)
@@ -155,7 +158,19 @@ def blend(self:CLIResult)->dict: # alpha and T, and T0 of the first look if the 
     "Weight and temperature of the second look: as set, or as the probes choose"
     if self.cfg.rule!='validated': return dict(alpha=self.cfg.alpha, T=self.cfg.T)
     if not self.probe: raise ValueError("rule='validated' needs labelled images that were looked at twice: run cli_predict with rule='validated' or calib=")
-    return fit_conditional(*(self.probe[k] for k in ('first','second','S','targets')))
+    first = self.probe['plain' if self.views_hurt else 'first']
+    return fit_conditional(first, *(self.probe[k] for k in ('second','S','targets')))
+
+@patch(as_prop=True)
+def views_hurt(self:CLIResult)->bool:
+    "Do the probes tell that a single look is better than several views?"
+    p = self.probe
+    return self.cfg.rule=='validated' and 'plain' in p and likelier(p['plain'], p['first'], p['targets'])
+
+@patch(as_prop=True)
+def opinion(self:CLIResult)->Tensor: # (len(hard), C) logits
+    "What the base model says about the hard images before it adapts"
+    return self.first[self.hard] if self.glance is None or self.views_hurt else self.glance
 
 @patch(as_prop=True)
 def preds(self:CLIResult)->Tensor: # (N,)
@@ -278,16 +293,21 @@ def report(self:CLIResult,
     foot = f'closed_loop {__version__}, torch {torch.__version__}, Python {platform.python_version()}, {platform.machine()}'
     return rep.write_page(path/'index.html', title, lead, list(_sections(self,n)), foot)
 
-# %% ../nbs/00_core.ipynb #c6463a2d
+# %% ../nbs/00_core.ipynb #1d0f6a12
 def check_data(
     aux:AuxSet, # training data
     test_dl, # test data
     C:int, # classes the model knows
+    calib=None, # labelled images
 ):
     "Refuse data that does not fit the model"
     if aux.vocab and len(aux.vocab)!=C: raise ValueError(f"the training set has {len(aux.vocab)} classes but the model answers with {C}: they must be the same classes in the same order")
     if aux.targets.max()>=C: raise ValueError(f"training label {int(aux.targets.max())} is outside the model's {C} classes: expected labels from 0 to {C-1}")
     if len(test_dl.dataset)==0: raise ValueError("the test set is empty: expected at least one image")
+    for name,dl in dict(test=test_dl, calib=calib).items():
+        v = vocab_of(dl) if dl is not None and aux.vocab else None
+        i = next((i for i,(a,b) in enumerate(zip_longest(v,aux.vocab)) if a!=b), None) if v else None
+        if i is not None: raise ValueError(f"class {i} of {name} is {(v+[None])[i]!r} but that of the training set {(list(aux.vocab)+[None])[i]!r}: open {name} with the training set's classes, in their order")
 
 def check_classes(
     plan:Plan, # what is about to run
@@ -298,7 +318,7 @@ def check_classes(
     names = ', '.join(str(aux.vocab[c]) if aux.vocab else str(c) for c in empty[:5])
     if empty: raise ValueError(f"{len(empty)} classes of the plan have no training image ({names}): add some, or lower K so that they are not asked for")
 
-# %% ../nbs/00_core.ipynb #db1dfa4a
+# %% ../nbs/00_core.ipynb #5674cd12
 def open_data(
     model, # `nn.Module` or `Learner`
     train=None, # folder, dataset, DataLoader or DataLoaders
@@ -314,9 +334,11 @@ def open_data(
     if train is None or test is None: raise ValueError("cli_predict needs train and test data: only a Learner brings its own training data")
     if isinstance(train,(str,Path)) or isinstance(test,(str,Path)):
         from closed_loop.data import folder_datasets, same_as
-        if not (isinstance(train,(str,Path)) and isinstance(test,(str,Path))): raise ValueError("train and test are a folder and not a folder: pass folders for both, or datasets for both")
+        for k,o in dict(train=train,test=test).items():
+            if not isinstance(o,(str,Path)): raise ValueError(f"{k} is a {type(o).__name__} and the other a folder: pass folders for both, or datasets for both")
         train,test = folder_datasets(train, test, size=size, decode=decode)
         if isinstance(calib,(str,Path)): calib = same_as(calib, test)
+    if isinstance(calib,(str,Path)): raise ValueError(f"calib={str(calib)!r} is a folder but train and test are not: pass a dataset that is opened as they are")
     C = last_linear(model).out_features
     return model, AuxSet(train, C, bs, num_workers), as_dl(test, bs, num_workers), None if calib is None else as_dl(calib, bs, num_workers), C
 
@@ -327,7 +349,7 @@ def paths_of(
     p = getattr(ds,'paths',None) or [s[0] for s in getattr(ds,'samples',[])] or [o for o in getattr(ds,'items',[]) if isinstance(o,(str,Path))]
     return [str(o) for o in p] if len(p)==len(ds) else None
 
-# %% ../nbs/00_core.ipynb #e45066f3
+# %% ../nbs/00_core.ipynb #75a242a5
 def opened(
     model, # `nn.Module` or `Learner`
     train, # see `open_data`
@@ -343,7 +365,7 @@ def opened(
     if decode=='auto': decode = None if preset.startswith('paper') or num_workers else 4.
     model,aux,test_dl,calib,C = open_data(model, train, test, calib, size, num_workers, 256, decode)
     cfg = make_config(preset, **{'K':min(10,C), **settings})
-    check_data(aux, test_dl, C); check_config(cfg, model, C)
+    check_data(aux, test_dl, C, calib); check_config(cfg, model, C)
     return model,aux,test_dl,calib,cfg
 
 # %% ../nbs/00_core.ipynb #ae10e45e
@@ -403,7 +425,7 @@ def first_half(
     plan = plan_for(first, cfg, aux, probe); t.append(time.perf_counter())
     return first,targets,probe_dl,probe,plan,dict(zip(('first look','plan'), (b-a for a,b in zip(t,t[1:]))))
 
-# %% ../nbs/00_core.ipynb #25e899dd
+# %% ../nbs/00_core.ipynb #64242c9a
 def first_probe(
     model:nn.Module, # on `device`
     aux:AuxSet, # training data; loses what is held out
@@ -418,9 +440,11 @@ def first_probe(
     dl = calib if calib is not None else sub_dl(plain_dl(aux,test_dl), aux.hold_out(cfg.holdout,cfg.seed))
     z,y = first_look(model, dl, device) if len(dl) else (torch.zeros(0,aux.C),torch.zeros(0,dtype=torch.long))
     if y is None: raise ValueError("calib has no labels: expected images with their true classes")
-    return dl, dict(first=z, targets=y, T=torch.tensor(fit_temperature(z,y)))
+    if len(y) and y.max()>=aux.C: raise ValueError(f"calib label {int(y.max())} is outside the model's {aux.C} classes: expected labels from 0 to {aux.C-1}, as in the training set")
+    T = fit_temperature(z, y)
+    return dl, dict(first=z, targets=y, T=torch.tensor(T if calib is not None else max(1.,T)))   # the model is surer and righter about what it was trained on
 
-# %% ../nbs/00_core.ipynb #d4fb0f11
+# %% ../nbs/00_core.ipynb #5d8f38b9
 def plan_for(
     first:Tensor, # (N, C) first-look logits
     cfg:CLIConfig, # settings
@@ -430,11 +454,13 @@ def plan_for(
     "Find hard images, group them, and give each task its probes"
     hard = find_hard(first, cfg.eps, cfg.quantile, cfg.criterion)
     T = probe['T'].item() if probe and cfg.planner=='coverage' else 1.   # the paper clusters what the model says
-    plan = make_plan(first/T, hard, cfg.planner, cfg.K, cfg.Q, cfg.seed, cfg.merge, cfg.cover)
+    counts = aux.counts(cfg.proportion)
+    plan = make_plan(first/T, hard, cfg.planner, cfg.K, cfg.Q, cfg.seed, cfg.merge, cfg.cover, cfg.budget and cfg.budget//cfg.epochs, counts)
     check_classes(plan, aux)
     if not probe or not plan: return plan
-    # as unsure as the surest hard image
-    unsure = (confidence(probe['first'],cfg.criterion) <= confidence(first[hard],cfg.criterion).max()).nonzero().flatten()
+    # by the same threshold, or as unsure as the surest hard image
+    eps = cfg.eps if cfg.quantile is None else confidence(first[hard],cfg.criterion).max()
+    unsure = (confidence(probe['first'],cfg.criterion) <= eps).nonzero().flatten()
     if cfg.rule=='validated' and len(unsure)<LEAST:
         warnings.warn(f"only {len(unsure)} labelled images are as unsure as the hard ones, expected {LEAST} to judge a second look by: "
                       "keeping the first answers; pass calib=, raise holdout=, or choose rule='conditional'")
@@ -510,7 +536,7 @@ def some_images(
     b = sub_dl(dl, range(min(n,len(dl.dataset)))).one_batch()
     return to_device(b[0] if isinstance(b,(tuple,list)) else b, device).as_subclass(Tensor)
 
-# %% ../nbs/00_core.ipynb #64e5c3e3
+# %% ../nbs/00_core.ipynb #b00b820f
 def both_probes(
     plan:Plan, # with probes
     probe:dict, # first look at all labelled images
@@ -521,8 +547,9 @@ def both_probes(
     task = {i:q for q,t in enumerate(plan) for i in t.probes}
     idx = torch.tensor(sorted(task), dtype=torch.long)
     S = class_sets(plan, looks.probes.shape[1])[[task[i] for i in idx.tolist()]]
-    first = probe['first'][idx] if looks.glance_probes is None else looks.glance_probes
-    return dict(first=first, second=looks.probes, S=S, targets=probe['targets'][idx], T=probe['T'])
+    plain = probe['first'][idx]
+    seen = dict(first=plain) if looks.glance_probes is None else dict(first=looks.glance_probes, plain=plain)
+    return dict(**seen, second=looks.probes, S=S, targets=probe['targets'][idx], T=probe['T'])
 
 # %% ../nbs/00_core.ipynb #2cfbb26e
 @dataclass
@@ -581,13 +608,14 @@ def cli_estimate(
     counts,T = aux.counts(cfg.proportion),probe['T'].item() if probe else 1.
     return Estimate(plan, len(first), plan.estimate(speed,counts,cfg.epochs), speed, plan.price(counts)*cfg.epochs, expected_coverage(plan,(first/T).softmax(1)), times)
 
-# %% ../nbs/00_core.ipynb #990d700b
+# %% ../nbs/00_core.ipynb #e35bc2c6
 def learner_cli_predict(
     self:Learner, # a trained `Learner`
-    test, # folder, dataset or DataLoader of test images
+    test, # folder of images, dataset or DataLoader
     **kwargs, # see `cli_predict`
 )->CLIResult:
     "Closed-loop inference with this `Learner`'s model and training data"
+    if isinstance(test,(str,Path)): test = self.dls.test_dl(get_image_files(test))
     return cli_predict(self, None, test, **kwargs)
 
 Learner.cli_predict = learner_cli_predict

@@ -4,10 +4,10 @@
 
 # %% auto #0
 __all__ = ['RULES', 'ALPHAS', 'TS', 'LEAST', 'SLACK', 'paper', 'decide', 'sound', 'gated', 'blend', 'restrict', 'conditional',
-           'likelihoods', 'fit_conditional', 'favour']
+           'likelihoods', 'fit_conditional', 'likelier', 'favour']
 
-# %% ../nbs/06_decide.ipynb #8b243aad
-import torch
+# %% ../nbs/06_decide.ipynb #a87d7cf9
+import torch, torch.nn.functional as F
 from torch import Tensor
 from .confidence import fit_temperature
 
@@ -117,7 +117,7 @@ def likelihoods(
     def ll(a, T): return conditional(z0.float(), z1, S, a, T, T0).gather(1,y[:,None]).clamp(min=1e-9).log()[:,0]
     return T0,{(a,T):ll(a,T) for a in ALPHAS for T in TS}
 
-# %% ../nbs/06_decide.ipynb #6b5388b1
+# %% ../nbs/06_decide.ipynb #eef4eeea
 def fit_conditional(
     z0:Tensor, # (n, C) first-look logits of the probes
     z1:Tensor, # (n, C) second-look logits
@@ -131,11 +131,20 @@ def fit_conditional(
     best = grid[max(grid, key=lambda k: grid[k].mean())]
     def near(l): d = best-l; return d.mean()<=slack*d.std()/len(d)**.5
     a,T = min((k for k in grid if near(grid[k])), key=lambda k: (k[0]/k[1]/(1.01-k[0]), k[1]))
-    gain = (conditional(z0.float(), sound(z0,z1), S, a, T, T0).argmax(1)==y).sum()-(z0.argmax(1)==y).sum()
-    return dict(alpha=a, T=T, T0=T0) if gain>0 else dict(alpha=0., T=1., T0=1.)
+    return dict(alpha=a, T=T, T0=T0)
 
 # %% ../nbs/06_decide.ipynb #ac6702e1
 RULES['validated'] = conditional   # with settings from `fit_conditional`
+
+# %% ../nbs/06_decide.ipynb #994e7bed
+def likelier(
+    za:Tensor, # (n, C) logits of the probes
+    zb:Tensor, # (n, C) other logits
+    y:Tensor, # (n,) true classes
+)->bool:
+    "Do the first logits make the labels likelier than the second, each at its own temperature?"
+    def loss(z): return F.cross_entropy(z.float()/fit_temperature(z,y), y)
+    return bool(loss(za)<loss(zb))
 
 # %% ../nbs/06_decide.ipynb #bb7d4c01
 def favour(

@@ -7,9 +7,10 @@ __all__ = ['PLANNERS', 'Task', 'Plan', 'plan_frame', 'save_plan', 'load_plan', '
            'class_sets', 'expected_coverage', 'true_coverage', 'coverage_plan', 'join', 'with_probes', 'merge_equal',
            'fewest_tasks', 'best_within', 'eps_table', 'check_plan_args', 'make_plan']
 
-# %% ../nbs/02_plan.ipynb #ddbbe017
+# %% ../nbs/02_plan.ipynb #a5d8bb5e
 import json, numpy as np, pandas as pd, torch
 from dataclasses import dataclass, field, asdict
+from numbers import Integral
 from pathlib import Path
 from sklearn.cluster import KMeans
 from torch import Tensor
@@ -249,14 +250,16 @@ def best_within(
     if not plans: raise ValueError(f"budget={budget} training images is less than one task of {min(Ks)} classes needs ({int(min(Ks)*n)}): raise it or lower K")
     return max(plans, key=lambda p: expected_coverage(p,probs))
 
-# %% ../nbs/02_plan.ipynb #dec9ff52
+# %% ../nbs/02_plan.ipynb #5ea2feaa
 def eps_table(
     logits:Tensor, # (N, C) first-look outputs
     K:int=10, # classes per task
     cover:float=0.9, # wanted expected coverage of the hard images
     counts=None, # training images per class
     T:float=1., # temperature that makes the probabilities honest
-    at:tuple=(.3,.4,.5,.6,.7,.8,.9), # thresholds
+    at:tuple=(.3,.4,.5,.6,.7,.8,.85,.9), # thresholds
+    speed:dict=None, # of an `Estimate`, to know the seconds too
+    epochs:int=5, # passes over a task's training images
 )->pd.DataFrame: # one row per threshold
     "What each threshold is expected to buy, and its price"
     conf,probs = logits.softmax(1).amax(1),(logits/T).softmax(1)
@@ -265,13 +268,13 @@ def eps_table(
         m = conf<eps; hard = m.nonzero().flatten()
         p = fewest_tasks(probs, hard, K, cover) if len(hard) else Plan()
         rows.append(dict(eps=eps, hard=m.float().mean().item(), mistakes=(wrong[m].sum()/wrong.sum()).item(),
-            easy_accuracy=1-wrong[~m].mean().item(), tasks=len(p), price=p.price(counts) if counts is not None else len(p)*K))
+            easy_accuracy=1-wrong[~m].mean().item(), tasks=len(p), price=p.price(counts) if counts is not None else len(p)*K, **({} if speed is None else dict(seconds=p.estimate(speed,counts,epochs)))))
     return pd.DataFrame(rows).set_index('eps')
 
 # %% ../nbs/02_plan.ipynb #f3a1d119
 PLANNERS = dict(kmeans=kmeans_plan, coverage=coverage_plan, online=online_plan)
 
-# %% ../nbs/02_plan.ipynb #b285622e
+# %% ../nbs/02_plan.ipynb #be75a722
 def check_plan_args(
     K:int, # classes per task
     Q:int, # number of tasks
@@ -280,10 +283,10 @@ def check_plan_args(
 ):
     "Refuse numbers no plan can have"
     if planner not in PLANNERS: raise ValueError(f"planner={planner!r} is unknown: expected one of {', '.join(PLANNERS)}")
-    if not 1<=K<=C: raise ValueError(f"K={K} classes per task, but the model has {C}: expected 1 <= K <= {C}")
-    if Q is not None and Q<1: raise ValueError(f"Q={Q} tasks: expected at least 1")
+    if not (isinstance(K,Integral) and 1<=K<=C): raise ValueError(f"K={K} classes per task, but the model has {C}: expected 1 <= K <= {C}")
+    if not (isinstance(Q,Integral) and Q>=1): raise ValueError(f"Q={Q} tasks: expected a whole number of at least 1")
 
-# %% ../nbs/02_plan.ipynb #4e6797b8
+# %% ../nbs/02_plan.ipynb #a58e43d4
 def make_plan(
     logits:Tensor, # (N, C) first-look outputs
     hard:Tensor, # indices of hard images
@@ -293,9 +296,12 @@ def make_plan(
     seed:int=0, # of the planner
     merge:bool=False, # join tasks with equal classes
     cover:float=None, # with the coverage planner: as few tasks as are expected to cover this share, at most `Q`
+    budget:int=None, # with the coverage planner: training images that one epoch over the plan may pass
+    counts=None, # training images per class, for `budget`
 )->Plan:
     "Group `hard` images into tasks"
-    check_plan_args(K, Q, logits.shape[1], planner)
-    if cover is not None: plan = fewest_tasks(logits.float().softmax(1), hard, K, cover, Q, seed)
-    else: plan = PLANNERS[planner](logits.float().softmax(1), hard, K=K, Q=Q, seed=seed)
-    return merge_equal(plan) if merge else plan
+    check_plan_args(K, Q, logits.shape[1], planner); probs = logits.float().softmax(1)
+    if cover is not None: plan = fewest_tasks(probs, hard, K, cover, Q, seed)
+    else: plan = PLANNERS[planner](probs, hard, K=K, Q=Q, seed=seed)
+    if merge: plan = merge_equal(plan)
+    return plan if budget is None or plan.price(counts)<=budget else best_within(probs, hard, counts, budget, seed=seed)

@@ -42,13 +42,15 @@ class FeatureHook:
         return self
     def __exit__(self, *args): self.h.remove(); self.z = None
 
-# %% ../nbs/04_supcon.ipynb #3ed94df3
+# %% ../nbs/04_supcon.ipynb #fc22363e
 class SupCon(Callback):
     "Add `lam` times the supervised contrastive loss to the loss of a `Learner`"
-    def __init__(self, lam:float=1., tau:float=0.07): self.lam,self.tau = lam,tau
+    def __init__(self, lam:float=1., tau:float=0.07): self.lam,self.tau,self.hook = lam,tau,None
     def before_fit(self): self.hook = FeatureHook(self.model).__enter__()
     def after_loss(self):
         if not self.training or not self.lam: return
         self.learn.loss_grad = self.learn.loss_grad + self.lam*supcon_loss(self.hook.z, self.y, self.tau)
         self.learn.loss = self.learn.loss_grad.clone()
-    def after_fit(self): self.hook.__exit__()
+    def after_fit(self): self.release()
+    def release(self):
+        if self.hook: self.hook.__exit__(); self.hook = None

@@ -354,12 +354,12 @@ def ttt_predict(
     with on_device(net, device) as dev, rollback(net) as snap:
         return ttt_look(net, snap, as_dl(test), lr, online, dev, seed, progress, steps=steps, copies=copies, aug=aug, bn=bn)[0]
 
-# %% ../nbs/13_ttt.ipynb #26489dd0
+# %% ../nbs/13_ttt.ipynb #8e9a3bbd
 def _standard(net, snap, dev, train, test, calib, size, num_workers, cfg_of, ttt, cbs, progress):
     "CLI with the logits of standard TTT as its first look"
     cfg = cfg_of(C := last_linear(net.model).out_features)
     model,aux,test_dl,calib,_ = open_data(net.model, train, test, calib, size, num_workers, cfg.bs)
-    check_data(aux, test_dl, C); check_config(cfg, model, C)
+    check_data(aux, test_dl, C, calib); check_config(cfg, model, C)
     def first_look(_, dl, device):
         try: return ttt_look(net, snap, dl, device=device, progress=progress, **ttt)
         finally: snap.restore()
