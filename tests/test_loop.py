@@ -145,6 +145,22 @@ def test_an_error_in_the_data_leaves_the_model_whole(data):
     assert same(net, b) and all(p.requires_grad for p in net.parameters())
 
 
+def test_a_learner_answers_a_folder(tmp_path):
+    from PIL import Image
+    from fastai.vision.all import ImageDataLoaders, Learner, Resize
+    for i in range(24):
+        for split in ('train', 'new'):
+            f = tmp_path/split/(f'c{i % 3}' if split == 'train' else '.')/f'{i}.png'
+            f.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(np.full((40, 40, 3), 80*(i % 3)+i, dtype=np.uint8)).save(f)
+    dls = ImageDataLoaders.from_folder(tmp_path/'train', train='.', valid_pct=.25, seed=0, item_tfms=Resize(32), bs=4, device='cpu')
+    net = models.resnet18(num_classes=3)
+    b = bits(net)
+    res = Learner(dls, net).cli_predict(tmp_path/'new', **{**QUICK, 'Q': 1, 'bs': 4})
+    assert len(res) == 24 and res.targets is None and res.vocab == ['c0', 'c1', 'c2'] and same(net, b)
+    assert sorted(Path(p).name for p in res.paths) == sorted(f'{i}.png' for i in range(24))
+
+
 def test_saved_results_come_back(data, tmp_path):
     x, y = data
     net = nn.Sequential(nn.Flatten(), nn.Linear(3*32*32, 6))
