@@ -94,11 +94,16 @@ def looks(model, train, test, calib, seed, args, **settings):
     return load_result(d)
 
 
+def remembered(where, f, *args, **kw):
+    "What a function returns and its seconds, computed once"
+    where = where.with_suffix('.pt')
+    if not where.exists(): torch.save(dict(zip('zt', timed(f, *args, **kw))), where)
+    return torch.load(where, weights_only=True).values()
+
+
 def fine_tuned(model, train, test, price, seed, args, **recipe):
     "Logits and seconds of pure fine-tuning"
-    f = kept(args, pft=price, seed=seed, **said(layers=args.layers), **recipe).with_suffix('.pt')
-    if not f.exists(): torch.save(dict(zip('zt', timed(pft, model, train, test, price, seed=seed, layers='all' if args.layers is None else args.layers, **recipe))), f)
-    return torch.load(f, weights_only=True).values()
+    return remembered(kept(args, pft=price, seed=seed, **said(layers=args.layers), **recipe), pft, model, train, test, price, seed=seed, layers='all' if args.layers is None else args.layers, **recipe)
 
 
 ALONE = {'+ eps 0.85':dict(eps=.85), '+ coverage plan':dict(planner='coverage'), '+ frozen BatchNorm':dict(bn='freeze'), '+ loss over the task':dict(loss_over='task'), '+ batches of 64':dict(bs=64), '+ lr 0.05':dict(lr=.05), '+ last two groups':dict(layers=2,V=4), '+ five views':dict(views=.07)}
@@ -117,10 +122,10 @@ def one_seed(problem, seed, args):
     rows = [row('base', first, first.argmax(1), y, seconds=paper.times['first look']), of('paper', paper, 'paper'),
         *(of(n, run(preset='paper',**kw), 'paper') for n,kw in alone.items()), *(of(f'+ {r} rule', paper, r) for r in RULES), of('+ caution', paper, 'paper', best.cfg.caution),
         of('default', best, 'validated', best.cfg.caution), of('default, no caution', best, 'validated'), of('default, views alone', best, 'conditional', best.cfg.caution, alpha=0.), *(of(f'default, {r} rule', best, r) for r in ('paper',)+RULES[:-1]), *(of(n, r, 'validated', r.cfg.caution) for n,r in rest.items())]
-    for name,recipe in list(PFTS.items())[:1+bool(alone)]:
+    for name,recipe in list(PFTS.items())[:(1+bool(alone))*(seed-args.first<args.pft)]:
         z,t = fine_tuned(model, train, test, paper.price, seed, args, **recipe); rows.append(row(name, first, z.argmax(1), y, price=paper.price, seconds=t))
-    z,t = timed(tta, model, test, flip=flip); rows.append(row('TTA', first, z.argmax(1), y, seconds=t))
-    p,t = timed(knn_rerank, model, train, test, first, best.hard, args.K); rows.append(row('kNN re-ranking', first, p.argmax(1), y, seconds=t))
+    z,t = remembered(kept(args,tta=flip,seed=seed), tta, model, test, flip=flip); rows.append(row('TTA', first, z.argmax(1), y, seconds=t))
+    p,t = remembered(kept(args,knn=len(best.hard),seed=seed), knn_rerank, model, train, test, first, best.hard, args.K); rows.append(row('kNN re-ranking', first, p.argmax(1), y, seconds=t))
     print(f"seed {seed}: default {best.blend}, {len(best.probe['targets'])} probes", flush=True)
     return [{'seed':seed, 'N':len(y), 'hard':len(paper.hard), **r} for r in rows]
 
@@ -138,6 +143,7 @@ def parser(doc):
     p.add_argument('--layers', type=int, help='groups to train in all rows; those of each preset if not given')
     p.add_argument('--proportion', type=float, default=1., help='share of the training images for all tasks')
     p.add_argument('--ingredients', type=int, default=99, help='switch ingredients on one by one, and fine-tune like the default, for so many seeds only')
+    p.add_argument('--pft', type=int, default=99, help='fine-tune on all classes for so many seeds only')
     p.add_argument('--name', help='of the result file')
     return p
 
