@@ -29,7 +29,7 @@ from .decide import decide, favour, fit_conditional, likelier, LEAST, RULES
 from .run import chooser, only_deep, run_plan, Looks, RunningFlips, Seer
 from . import report as rep
 
-# %% ../nbs/00_core.ipynb #0188187d
+# %% ../nbs/00_core.ipynb #72251620
 @dataclass
 class CLIConfig:
     "Every setting of closed-loop inference; the defaults are the paper's"
@@ -37,7 +37,7 @@ class CLIConfig:
     quantile:float=None     # or: look again at this share of the images, the least sure ones
     criterion:str='softmax' # confidence score: softmax, entropy or energy
     planner:str='kmeans'    # how hard images are grouped
-    K:int=10                # classes per task
+    K:int=10                # classes per task; None for what covers the hard images most cheaply
     Q:int=400               # number of tasks
     cover:float=None        # fewer tasks, if those are expected to cover this share of the hard images
     budget:int=None         # training images that all tasks and epochs may pass together; chooses Q and K if they would pass more
