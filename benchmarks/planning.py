@@ -11,21 +11,22 @@ import torch
 from closed_loop.adapt import look
 from closed_loop.auxset import AuxSet, as_dl
 from closed_loop.confidence import find_hard, fit_temperature
-from closed_loop.plan import PLANNERS, coverage_plan, expected_coverage, fewest_tasks, kmeans_plan, true_coverage
+from closed_loop.plan import coverage_plan, expected_coverage, fewest_tasks, kmeans_plan, true_coverage
 from accuracy import folder_problem, glyph_problem
 from common import write
 
 
-def cover(name, model, train, calib, test, K, Qs, eps=.7):
+def cover(name, seed, model, train, calib, test, K, Qs, eps=.7):
     "True and expected coverage of both planners, and the training images of one epoch over the plan"
     counts = AuxSet(train).counts()
     z,y = look(model, as_dl(test)); zc,yc = look(model, as_dl(calib))
     T,hard = fit_temperature(zc,yc),find_hard(z,eps)
     raw,honest = z.softmax(1),(z/T).softmax(1)
     for Q in Qs:
-        for planner in ('kmeans','coverage'):
-            t = time.perf_counter(); p = PLANNERS[planner](raw if planner=='kmeans' else honest, hard, K=K, Q=Q); t = time.perf_counter()-t
-            yield dict(data=name, N=len(y), hard=len(hard), C=z.shape[1], K=K, Q=Q, planner=planner, price=p.price(counts), T=T, true=true_coverage(p,y),
+        plans = {'kmeans':lambda: kmeans_plan(raw,hard,K,Q), 'coverage':lambda: coverage_plan(honest,hard,K,Q), 'coverage, 16 starts':lambda: coverage_plan(honest,hard,K,Q,starts=16)}
+        for planner,make in plans.items():
+            t = time.perf_counter(); p = make(); t = time.perf_counter()-t
+            yield dict(data=name, seed=seed, N=len(y), hard=len(hard), C=z.shape[1], K=K, Q=Q, planner=planner, price=p.price(counts), T=T, true=true_coverage(p,y),
                        expected_raw=expected_coverage(p,raw), expected=expected_coverage(p,honest), seconds=t)
 
 
@@ -46,13 +47,14 @@ def large(n=50_000, C=1000, Q=400, K=10):
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument('--folder', help='an image folder with train/ and val/')
-    for k,v in dict(K=10, size=32, width=16, base_epochs=12).items(): p.add_argument(f'--{k}', type=int, default=v)
+    for k,v in dict(seeds=4, K=10, size=32, width=16, base_epochs=12).items(): p.add_argument(f'--{k}', type=int, default=v)
     args = p.parse_args(); rows = []
-    problems = [('glyphs', lambda: glyph_problem('middling',0,args))]
-    if args.folder: problems.append(('folder', lambda: folder_problem(0, Namespace(**{**vars(args),'data':args.folder}))))
-    for name,make in problems:
-        model,train,calib,test,_ = make()
-        rows += cover(name, model, train, calib, test, args.K, (20,40,100,200))
+    problems = {'glyphs':lambda seed: glyph_problem('middling',seed,args)}
+    if args.folder: problems['folder'] = lambda seed: folder_problem(seed, Namespace(**{**vars(args),'data':args.folder}))
+    for name,make in problems.items():
+        for seed in range(args.seeds):
+            model,train,calib,test,_ = make(seed)
+            rows += cover(name, seed, model, train, calib, test, args.K, (20,40,100,200))
     rows += large()
     df = pd.DataFrame(rows); write('planning', df); print(df.round(3).to_string())
 
