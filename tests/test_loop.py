@@ -118,6 +118,7 @@ def test_ctrl_c_leaves_the_model_whole(tmp_path):
         from closed_loop.core import cli_predict
         class Ctrl(Callback):
             def after_step(self): os.kill(os.getpid(), signal.SIGINT)
+        signal.signal(signal.SIGINT, signal.default_int_handler)   # a shell's background jobs ignore it
         torch.manual_seed(0)
         x, y = torch.randn(60, 10), torch.arange(60) % 6
         net = nn.Sequential(nn.Linear(10, 8), nn.BatchNorm1d(8), nn.Linear(8, 6))
