@@ -8,11 +8,10 @@ __all__ = ['STAGES', 'BN_POLICIES', 'LOSS_OVER', 'layer_groups', 'deep_groups', 
            'Views', 'mean_softmax', 'HoldStill', 'OnlyTrain', 'Among', 'adapt_learner', 'adapt', 'fresh_momentum',
            'Trunk', 'deep_part', 'split_model', 'Each', 'Stacked']
 
-# %% ../nbs/05_adapt.ipynb #954f4b85
+# %% ../nbs/05_adapt.ipynb #4d02c0af
 import math, time, torch, torch.fx as fx, torch.nn.functional as F, warnings
 from contextlib import contextmanager
 from functools import partial
-from fastcore.basics import noop
 from torch import nn, Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 from fastai.callback.core import Callback, CancelValidException, TrainEvalCallback
@@ -319,7 +318,7 @@ def adapt_learner(
         splitter=lambda m: deep_params(m,layers), wd_bn_bias=True, train_bn=False,
         cbs=own+amp_cbs(amp_dtype(device))+list(cbs or []))
 
-# %% ../nbs/05_adapt.ipynb #c31282b7
+# %% ../nbs/05_adapt.ipynb #35cfa91b
 def adapt(
     learn:Learner, # from `adapt_learner`
     dl, # batches of the auxiliary set
@@ -336,7 +335,8 @@ def adapt(
     try:
         with no_random(seed): learn.fit(epochs, lr, cbs=ParamScheduler({'lr':SchedCos(lr,0.)}))
     finally:
-        for cb in learn.cbs: getattr(cb,'release',noop)()   # fastai calls no after_fit after an exception
+        for cb in learn.cbs:
+            if isinstance(cb, SupCon): cb.release()   # fastai calls no after_fit after an exception
     return learn
 
 def fresh_momentum(

@@ -267,7 +267,7 @@ def best_within(
     if not plans: raise ValueError(f"budget={budget} training images is less than one task of {min(Ks)} classes needs ({int(min(Ks)*n)}): raise it or lower K")
     return max(plans, key=lambda p: expected_coverage(p,probs))
 
-# %% ../nbs/02_plan.ipynb #5ea2feaa
+# %% ../nbs/02_plan.ipynb #cbd963e2
 def eps_table(
     logits:Tensor, # (N, C) first-look outputs
     K:int=10, # classes per task
@@ -279,6 +279,7 @@ def eps_table(
     epochs:int=5, # passes over a task's training images
 )->pd.DataFrame: # one row per threshold
     "What each threshold is expected to buy, and its price"
+    if speed is not None and counts is None: raise ValueError("speed= without counts=: pass the training images of each class to know the seconds")
     conf,probs = logits.softmax(1).amax(1),(logits/T).softmax(1)
     wrong,rows = 1-probs.amax(1),[]
     for eps in at:
