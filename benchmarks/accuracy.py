@@ -16,15 +16,17 @@ from fastai.learner import Learner
 from torch import nn
 
 from closed_loop.adapt import adapt, adapt_learner
-from closed_loop.auxset import AuxSet, BatchDL
-from closed_loop.baselines import knn_rerank, pft, tta
-from closed_loop.cli import said
-from closed_loop.core import CLIConfig, cli_predict, load_result, make_config
-from closed_loop.data import cache_dir, glyph_aug, glyph_model, glyphs
-from closed_loop.models import load_model
+from closed_loop.auxset import AuxSet
+from closed_loop.commands import said
+from closed_loop.config import CLIConfig, make_config
+from closed_loop.core import cli_predict
+from closed_loop.data.glyphs import cache_dir, glyph_aug, glyph_model, glyphs
+from closed_loop.loaders import BatchDL
+from closed_loop.paper.baselines import knn_rerank, pft, tta
+from closed_loop.paper.networks import load_model
 from closed_loop.plan import true_coverage
-from closed_loop.report import flips
-from closed_loop.run import only_deep
+from closed_loop.result import flips, load_result
+from closed_loop.run import cut_problem
 from common import CropFlip, SmallResNet, folder_key, folder_pixels, write
 
 GLYPH_BASES = dict(underfit=dict(epochs=1), middling=dict(), strong=dict(epochs=10))
@@ -62,8 +64,8 @@ def lite0_problem(seed, args):
     model = model.to(memory_format=torch.channels_last)
     if f.exists(): model.load_state_dict(torch.load(f, weights_only=True))
     else:
-        _,deep,kept = only_deep(model, AuxSet(train), train.batch([0,1])[0], 1, V=2, seed=seed)
-        adapt(adapt_learner(deep, lam=0.), kept.loader(range(len(train.classes)), bs=128, seed=seed), 3, .02, seed); torch.save(model.state_dict(), f)
+        cut = cut_problem(model, AuxSet(train), train.batch([0,1])[0], make_config('paper', layers=1, V=2, seed=seed))
+        adapt(adapt_learner(cut.model, lam=0.), cut.aux.loader(range(len(train.classes)), bs=128, seed=seed), 3, .02, seed); torch.save(model.state_dict(), f)
     return model.eval(), train, calib, test, True
 
 
@@ -126,7 +128,7 @@ def one_seed(problem, seed, args):
         z,t = fine_tuned(model, train, test, paper.price, seed, args, **recipe); rows.append(row(name, first, z.argmax(1), y, price=paper.price, seconds=t))
     z,t = remembered(kept(args,tta=flip,seed=seed), tta, model, test, flip=flip); rows.append(row('TTA', first, z.argmax(1), y, seconds=t))
     p,t = remembered(kept(args,knn=len(best.hard),seed=seed), knn_rerank, model, train, test, first, best.hard, args.K); rows.append(row('kNN re-ranking', first, p.argmax(1), y, seconds=t))
-    print(f"seed {seed}: default {best.blend}, {len(best.probe['targets'])} probes", flush=True)
+    print(f"seed {seed}: default {best.weights}, {len(best.probes.targets)} probes", flush=True)
     return [{'seed':seed, 'N':len(y), 'hard':len(paper.hard), **r} for r in rows]
 
 

@@ -10,10 +10,10 @@ from functools import partial
 import pandas as pd
 
 from accuracy import parser
-from closed_loop.cli import said
+from closed_loop.commands import said
 from closed_loop.core import cli_predict
 from closed_loop.decide import favour, fit_conditional
-from closed_loop.report import flips
+from closed_loop.result import flips
 from common import write
 from recipe import crossed, problem
 
@@ -26,7 +26,7 @@ def main():
     r = cli_predict(model, train, calib, progress=False, device='cpu', flip=flip, rule='conditional', Q=args.Q, K=args.K, epochs=args.epochs, seed=args.first, **said(eps=args.eps))
     y,first = r.targets[r.hard],r.first[r.hard].argmax(1)
     for slack in SLACKS:
-        p = crossed(partial(fit_conditional,slack=slack), r.glance, r.second, r.S, y)
+        p = crossed(partial(fit_conditional,slack=slack), r.first_tta, r.second, r.S, y)
         for caution in CAUTIONS:
             f = flips(first, favour(p,first,caution).argmax(1), y)
             rows.append(dict(seed=args.first, Q=args.Q, slack=slack, caution=caution, hard=len(y), N=len(r), gain=100*(f.F2T-f.T2F)/len(r), F2T=f.F2T, T2F=f.T2F))

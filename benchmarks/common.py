@@ -11,7 +11,8 @@ from torch.utils.data import Dataset
 from torchvision.models.resnet import BasicBlock
 
 from closed_loop import __version__
-from closed_loop.data import FolderData, PadCrop, cache_dir
+from closed_loop.data.folders import FolderData
+from closed_loop.data.glyphs import PadCrop, cache_dir
 
 RESULTS = Path(__file__).parent/'results'
 

@@ -8,9 +8,10 @@ from argparse import Namespace
 import pandas as pd
 import torch
 
-from closed_loop.adapt import look
-from closed_loop.auxset import AuxSet, as_dl
+from closed_loop.auxset import AuxSet
 from closed_loop.confidence import find_hard, fit_temperature
+from closed_loop.loaders import as_dl
+from closed_loop.look import look
 from closed_loop.plan import coverage_plan, expected_coverage, fewest_tasks, kmeans_plan, true_coverage
 from accuracy import folder_problem, glyph_problem
 from common import write

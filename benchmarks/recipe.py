@@ -13,10 +13,10 @@ import torch.nn.functional as F
 from fastai.callback.core import Callback
 
 from accuracy import folder_problem, glyph_problem, parser
-from closed_loop.adapt import main_logits
 from closed_loop.core import cli_predict
-from closed_loop.data import glyphs
-from closed_loop.decide import conditional, fit_conditional, likelihoods, sound
+from closed_loop.data.glyphs import glyphs
+from closed_loop.decide import conditional, finite_or_first, fit_conditional, likelihoods
+from closed_loop.look import main_logits
 from common import RESULTS, write
 
 
@@ -69,13 +69,13 @@ FITS = dict(validated=fit_conditional, likely=most_likely, half=lambda *_: dict(
 def crossed(fit, z0, z1, S, y):
     "Probabilities of each half, by what suits the other half"
     p,half = torch.zeros_like(z0),torch.arange(len(y))%2==0
-    for h in (half,~half): p[h] = conditional(z0[h].float(), sound(z0,z1)[h], S[h], **fit(z0[~h],z1[~h],S[~h],y[~h]))
+    for h in (half,~half): p[h] = conditional(z0[h].float(), finite_or_first(z0,z1)[h], S[h], **fit(z0[~h],z1[~h],S[~h],y[~h]))
     return p
 
 
 def judge(name, r, seconds):
     "One row: what the specialists know, and what each way to weigh them is worth"
-    z0,z1,S,y,first = r.glance,r.second,r.S,r.targets[r.hard],r.first[r.hard].argmax(1)
+    z0,z1,S,y,first = r.first_tta,r.second,r.S,r.targets[r.hard],r.first[r.hard].argmax(1)
     inside = S.gather(1,y[:,None])[:,0]
     def within(z): return 100*(z.masked_fill(~S,-1e9).argmax(1)==y)[inside].float().mean().item()
     d = dict(recipe=name, hard=len(y), N=len(r), base_within=within(z0), second_within=within(z1), seconds=seconds)

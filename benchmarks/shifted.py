@@ -11,9 +11,10 @@ import pandas as pd
 import torch
 
 from accuracy import folder_problem, parser as problem
-from closed_loop.corruptions import corrupt, seed_of
-from closed_loop.data import cache_dir
-from closed_loop.experiments import Bench, Lab, glyph_bench, imagenet_c, wide
+from closed_loop.data.corruptions import corrupt, seed_of
+from closed_loop.data.glyphs import cache_dir
+from closed_loop.paper.lab import Bench, Lab, glyph_bench
+from closed_loop.paper.shifted import imagenet_c
 from common import write
 
 

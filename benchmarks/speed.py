@@ -15,15 +15,22 @@ from fastai.data.load import DataLoader
 from torchvision import models, transforms as T
 from torchvision.datasets import ImageFolder
 
-from closed_loop.adapt import Snapshot, adapt, adapt_learner, look, rollback, split_model
-from closed_loop.auxset import AuxSet, as_dl
+from closed_loop.adapt import Snapshot, adapt, adapt_learner, rollback
+from closed_loop.auxset import AuxSet
 from closed_loop.confidence import find_hard
-from closed_loop.core import cli_predict, make_config, measure_speed, ready_to_adapt
-from closed_loop.data import folder_datasets, folder_tfms, glyph_aug, glyph_model, glyphs
-from closed_loop.models import count
-from closed_loop.plan import Plan, Task
-from closed_loop.run import Seer, only_deep, run_plan
-from closed_loop.supcon import FeatureHook, supcon_loss
+from closed_loop.config import make_config
+from closed_loop.core import cli_estimate, cli_predict
+from closed_loop.data.folders import folder_datasets, folder_tfms
+from closed_loop.data.glyphs import glyph_aug, glyph_model, glyphs
+from closed_loop.estimate import measure_speed
+from closed_loop.inputs import Problem
+from closed_loop.layers import FeatureHook, split_model
+from closed_loop.loaders import as_dl
+from closed_loop.look import look
+from closed_loop.paper.networks import count
+from closed_loop.plan import Plan, Task, make_plan
+from closed_loop.run import ready, run_plan
+from closed_loop.supcon import supcon_loss
 from common import RESULTS, provenance, write
 
 ROWS = []
@@ -81,7 +88,7 @@ def run_glyphs(plan, n=40, cache=.02, **kw):
     model,train,test = glyph_model(progress=False),glyphs(n, transform=glyph_aug()),glyphs(10,'test')
     cfg = make_config('default', epochs=2, rule='conditional', cache=cache, **kw); aux,dl = AuxSet(train),as_dl(test,256)
     t = time.perf_counter()
-    with ready_to_adapt(model, aux, dl, cfg) as k: run_plan(plan=plan, C=160, progress=False, **k)
+    with ready(Problem(model, aux, dl), cfg) as run: run_plan(run, plan, 160, progress=False)
     return time.perf_counter()-t
 
 
@@ -135,10 +142,10 @@ def plain_task(model, folder, classes, n, epochs=1, layers='all', bs=256):
 
 
 def madds(model, layers, x):
-    "Multiply-adds of trunk and deep part, for one image"
+    "Multiply-adds of trunk and head, for one image"
     total = count(model, x.shape[-1]).madds; m = copy.deepcopy(model).eval(); seen = []
-    _,deep = split_model(m, layers, x)
-    hs = [k.register_forward_hook(lambda k,i,o: seen.append(o[0].numel()*k.weight[0].numel())) for k in deep.modules() if isinstance(k,(torch.nn.Conv2d,torch.nn.Linear))]
+    _,head = split_model(m, layers, x)
+    hs = [k.register_forward_hook(lambda k,i,o: seen.append(o[0].numel()*k.weight[0].numel())) for k in head.modules() if isinstance(k,(torch.nn.Conv2d,torch.nn.Linear))]
     with torch.no_grad(): m(x[:1])
     for h in hs: h.remove()
     return total-sum(seen), sum(seen)
@@ -153,7 +160,7 @@ def engine(args):
     def plain(): return [plain_task(model, Path(args.data)/'train', t.classes, n, epochs, 'layer4', 64) for t in plan]
     def cached():
         cfg = make_config('paper', layers='layer4', V=V, epochs=epochs, bs=64)
-        with ready_to_adapt(model, aux, dl, cfg) as k: run_plan(plan=plan, C=60, progress=False, **k)
+        with ready(Problem(model, aux, dl), cfg) as run: run_plan(run, plan, 60, progress=False)
     (a,b),r,spread = side_by_side(plain, cached, repeats=2)
     trunk,deep = madds(model, 'layer4', torch.randn(2,3,64,64)); images = len(plan)*4*n*epochs
     counted = images*(trunk+3*deep)/(images*3*deep+8*n*V*trunk)
@@ -166,14 +173,13 @@ def total(args):
     a = parser('').parse_args(['--data',args.data]); small,train,calib,test,_ = folder_problem(1, a)
     first = look(small, as_dl(test))[0]
     def hard(preset): return find_hard(first, make_config(preset).eps)
-    from closed_loop.plan import make_plan
     kmeans,cover = make_plan(first, hard('paper'), 'kmeans', 10, 400),make_plan(first, hard('default'), 'coverage', 10, 100, cover=.95, merge=True)
     torch.manual_seed(0); model = models.resnet18(num_classes=60); folder = Path(args.data)/'train'
     tr,te = folder_datasets(folder, Path(args.data)/'val', size=64, decode=1.); aux,dl = AuxSet(tr,60),as_dl(te,64)
     def plain(): return plain_task(copy.deepcopy(model), folder, [0,1], 256)/512
     pers,speeds = [],[]   # in turn, so that both see the same machine
-    with ready_to_adapt(model, aux, dl, make_config('default', flip=True)) as k:
-        for c in range(0,10*args.repeats,10): pers.append(plain()); speeds.append(measure_speed(Plan([Task(list(range(40)),[(c+i)%60 for i in range(10)])]), k))
+    with ready(Problem(model, aux, dl), make_config('default', flip=True)) as run:
+        for c in range(0,10*args.repeats,10): pers.append(plain()); speeds.append(measure_speed(run, Plan([Task(list(range(40)),[(c+i)%60 for i in range(10)])])))
     per,speed = float(np.median(pers)),{k:float(np.median([s[k] for s in speeds])) for k in speeds[0]}
     paper,ours,N = per*kmeans.price([500]*60)*5,cover.estimate(speed, [450]*60, 5),len(first)
     rs = [p/s['train'] for p,s in zip(pers,speeds)]
@@ -183,7 +189,6 @@ def total(args):
 
 def estimate(args):
     "The price named before the run against the time it took"
-    from closed_loop.core import cli_estimate
     for preset in ('paper','default'):
         model,train,test,calib = glyph_model(progress=False),glyphs(100,transform=glyph_aug()),glyphs(10,'test'),glyphs(5,'calib')
         kw = dict(calib=calib, preset=preset, Q=12, epochs=3, device='cpu'); rs = []
@@ -201,9 +206,9 @@ def profile(args):
     model,train,test = glyph_model(progress=False),glyphs(100, transform=glyph_aug()),glyphs(2,'test'); rows = []
     for name,kw in (('paper',dict(preset='paper')),('default',dict(preset='default',rule='conditional'))):
         aux,dl = AuxSet(train),as_dl(test,64); plan = Plan([Task(list(range(20)),list(range(10)))])
-        with ready_to_adapt(model, aux, dl, make_config(**kw, epochs=3)) as k:
-            run_plan(plan=plan, C=160, progress=False, **k)      # what is computed once is computed here
-            with Profile(activities=[ProfilerActivity.CPU]) as p: run_plan(plan=plan, C=160, progress=False, **k)
+        with ready(Problem(model, aux, dl), make_config(**kw, epochs=3)) as run:
+            run_plan(run, plan, 160, progress=False)      # what is computed once is computed here
+            with Profile(activities=[ProfilerActivity.CPU]) as p: run_plan(run, plan, 160, progress=False)
         ops = [(e.key,e.self_cpu_time_total/1e6) for e in p.key_averages()]; total = sum(t for _,t in ops); left = total
         for g,keys in GROUPS.items():
             t = sum(t for o,t in ops if any(k in o for k in keys)); left -= t; rows.append(dict(preset=name, part=g, seconds=t, share=t/total))

@@ -1,5 +1,5 @@
 "The commands, run as people run them"
-import json, shutil, subprocess, sys
+import json, os, re, shutil, subprocess, sys
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 from torchvision import models
 
-from closed_loop.cli import closed_loop_predict
+from closed_loop.commands import closed_loop_predict
 
 BIN = Path(sys.executable).parent
 COLOURS = dict(blue=(40, 60, 200), green=(50, 180, 60), red=(200, 40, 50))
@@ -38,17 +38,42 @@ def args(d, **kw):
     return {**a, **kw}
 
 
+def typed(a): return [o for k, v in a.items() for o in (f'--{k}', str(v))]
+
+
+def run(*cmd):
+    "A command as people start it, who did not ask for other libraries' warnings"
+    env = {k: v for k, v in os.environ.items() if k != 'PYTHONWARNINGS'}
+    return subprocess.run([str(o) for o in cmd], capture_output=True, text=True, env=env)
+
+
 def test_predict_writes_what_it_promises(images):
-    a = args(images)
-    cmd = [str(BIN/'closed_loop_predict')] + [o for k, v in a.items() for o in (f'--{k}', str(v))] + ['--skip-bad']
-    res = subprocess.run(cmd, capture_output=True, text=True)
+    res = run(BIN/'closed_loop_predict', *typed(args(images)), '--skip-bad')
     assert res.returncode == 0, res.stderr
+    assert res.stderr == ''
     df = pd.read_csv(images/'out/predictions.csv')
     assert list(df.columns) == ['path', 'first', 'first_confidence', 'final', 'final_confidence', 'task', 'target']
     assert len(df) == 12 and set(df.target) == set(COLOURS) and df.path.map(lambda p: Path(p).exists()).all()
     assert [Path(p).parent.name for p in df.path] == list(df.target)
     assert df.final_confidence.between(0, 1).all() and set(df.task) <= {-1, 0, 1}
     assert 'The four fates' in (images/'out/index.html').read_text(encoding='utf-8') and 'report:' in res.stdout
+
+
+def test_only_our_own_warnings_are_seen(images):
+    res = run(BIN/'closed_loop_predict', *typed(args(images, preset='default', out=images/'few')))
+    assert res.returncode == 0, res.stderr
+    said = [o for o in res.stderr.splitlines() if 'Warning: ' in o]
+    assert len(said) == 1 and 'closed_loop' in said[0] and 'UserWarning: only ' in said[0], res.stderr
+
+
+@pytest.mark.parametrize('name', ['demo', 'predict', 'experiment', 'corrupt'])
+@pytest.mark.parametrize('option,code', [('--help', 0), ('--no-such-option', 2), ('--skip_bad', 2)], ids=['help', 'unknown', 'missing'])
+def test_options_are_read_before_anything_heavy_is_imported(name, option, code):
+    res = run(sys.executable, '-X', 'importtime', BIN/f'closed_loop_{name}', option)
+    loaded = set(re.findall(r'^import time:.*\| +(\w+)', res.stderr, re.M))
+    assert res.returncode == code, res.stderr
+    assert {'closed_loop', 'fastcore'} <= loaded
+    assert not loaded & {'torch', 'torchvision', 'fastai', 'sklearn', 'pandas', 'numpy', 'matplotlib', 'timm'}
 
 
 def test_default_preset_with_a_calibration_folder(images):

@@ -7,11 +7,14 @@ import pandas as pd
 import pytest
 import torch
 
-from closed_loop.cli import closed_loop_experiment
-from closed_loop.corruptions import write_corrupted
-from closed_loop.data import make_imagenet
-from closed_loop.experiments import EXPERIMENTS, Lab, imagenet_bench, open_network, robust_networks, run_experiment, weights_id
-from closed_loop.models import network
+from closed_loop.commands import closed_loop_experiment
+from closed_loop.config import CHOICES
+from closed_loop.data.corruptions import write_corrupted
+from closed_loop.data.imagenet import make_imagenet
+from closed_loop.paper.experiments import run_experiment
+from closed_loop.paper.lab import Lab, imagenet_bench, open_network, robust_networks
+from closed_loop.paper.networks import network
+from closed_loop.paper.store import weights_id
 
 TINY = Path(__file__).parents[2]/'shared/data/tiny-imagenet-60'
 
@@ -35,7 +38,7 @@ def folders(tmp_path_factory):
 def lab(folders): return Lab(imagenet_bench(folders/'data', folders/'c', 'smoke', 'random'), folders/'out', device='cpu')
 
 
-@pytest.mark.parametrize('name', [n for n in EXPERIMENTS if n not in ('imagenet_c', 'table1')])
+@pytest.mark.parametrize('name', [n for n in CHOICES['experiment'] if n not in ('imagenet_c', 'table1')])
 def test_experiment_runs_to_its_end(lab, name):
     df = run_experiment(name, lab, nets=['ResNet-18'])
     out = lab.store.out
@@ -71,8 +74,8 @@ def test_images_are_corrupted_on_the_fly_without_a_folder(folders):
 
 def test_a_second_run_computes_nothing(lab, folders, monkeypatch):
     first = run_experiment('K', lab, nets=['ResNet-18'])
-    import closed_loop.experiments as ex
-    monkeypatch.setattr(ex, 'cli_predict', lambda *a, **k: pytest.fail('computed again'))
+    import closed_loop.paper.lab
+    monkeypatch.setattr(closed_loop.paper.lab, 'cli_predict', lambda *a, **k: pytest.fail('computed again'))
     again = run_experiment('K', Lab(imagenet_bench(folders/'data', folders/'c', 'smoke', 'random'), folders/'out', device='cpu'), nets=['ResNet-18'])
     pd.testing.assert_frame_equal(first, again)
 

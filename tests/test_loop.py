@@ -9,8 +9,9 @@ from torch import nn
 from torch.utils.data import Dataset, TensorDataset
 from torchvision import models
 
-from closed_loop.adapt import deep_groups, layer_groups
-from closed_loop.core import cli_predict, load_result
+from closed_loop.core import cli_predict
+from closed_loop.layers import deep_groups, layer_groups
+from closed_loop.result import load_result
 
 ROOT = Path(__file__).resolve().parent.parent
 QUICK = dict(preset='paper', quantile=.2, K=3, Q=2, epochs=1, bs=16, progress=False, device='cpu')

@@ -7,10 +7,10 @@ from fastai.callback.core import Callback
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.data import TensorDataset
 
-from closed_loop.adapt import HoldStill, deep_groups, freeze, layer_groups
+from closed_loop.adapt import FrozenEval
 from closed_loop.core import cli_predict
-from closed_loop.models import NETWORKS, count, network
-from closed_loop.supcon import last_linear
+from closed_loop.layers import deep_groups, freeze, last_linear, layer_groups
+from closed_loop.paper.networks import NETWORKS, count, network
 
 pytest.importorskip('timm')
 C = 6
@@ -59,7 +59,7 @@ def test_every_group_can_be_the_first_to_train(name):
         frozen = freeze(net, g)
         assert {k for k, p in net.named_parameters() if p.requires_grad} == of_groups(net, groups[i:])
         net.train()
-        hold = HoldStill(frozen)
+        hold = FrozenEval(frozen)
         hold.learn = SimpleNamespace(model=net)
         hold.before_train()
         assert not any(m.training for m in norms(net, groups[:i])) and all(m.training for m in norms(net, groups[i:]))

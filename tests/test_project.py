@@ -8,7 +8,10 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 LIB, NBS = ROOT/'closed_loop', ROOT/'nbs'
 MODULES = sorted(p for p in LIB.rglob('*.py') if not p.name.startswith('_'))
-MAX_LINES = 40
+MAX_LINES, MAX_WIDTH, MAX_MODULE, MAX_PUBLIC = 40, 120, 300, 14
+# Data flows down this list: a module imports only from rooms above it, or from neighbours in its folder.
+ROOMS = """config look confidence plan layers supcon adapt loaders auxset data decide inputs probes run result report estimate
+           core paper commands""".split()
 
 
 def settings():
@@ -144,6 +147,96 @@ def test_exported_cells_are_short():
     long = [f'{nb}: {s.splitlines()[-1].strip()!r} ends a cell of {len(s.splitlines())} lines'
             for nb, s, _ in cells if len(s.splitlines()) > MAX_LINES]
     assert not long, '\n'.join(long)
+
+
+def room(path): return path.relative_to(LIB).with_suffix('').parts[0]
+
+
+def imports(path):
+    "Rooms that a module imports from, at its top or inside functions"
+    here = ('closed_loop', *path.relative_to(LIB).parts[:-1])
+    for node in ast.walk(ast.parse(path.read_text(encoding='utf-8'))):
+        if isinstance(node, ast.Import): mods = [o.name for o in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = '.'.join([*here[:len(here)-node.level+1], *([node.module] if node.module else [])]) if node.level else node.module
+            mods = [f'{base}.{o.name}' for o in node.names] if base == 'closed_loop' else [base]
+        else: continue
+        yield from (m.split('.')[1] for m in mods if m.startswith('closed_loop.') and m != 'closed_loop.__version__')
+
+
+def test_data_flows_one_way():
+    assert {room(p) for p in MODULES} == set(ROOMS)
+    bad = [f'{p.relative_to(LIB)} imports {r}' for p in MODULES for r in imports(p)
+           if r not in ROOMS or ROOMS.index(r) > ROOMS.index(room(p)) or r == room(p) and p.parent == LIB]
+    assert not bad, '\n'.join(bad)
+
+
+def test_neighbours_import_one_way():
+    "In a folder too: the order of the notebooks' numbers"
+    for folder in ('data', 'paper'):
+        order = [p.stem.split('_', 1)[1] for p in sorted((NBS/folder).glob('*.ipynb'))]
+        for p in sorted((LIB/folder).glob('[!_]*.py')):
+            nexts = re.findall(r'^\s*from \.(\w+) import', p.read_text(encoding='utf-8'), re.M)
+            later = [n for n in nexts if order.index(n) >= order.index(p.stem)]
+            assert not later, f'{folder}/{p.name} imports {later}, which come after it'
+
+
+def test_notebooks_are_numbered_like_the_rooms():
+    top = [p.stem for p in sorted(NBS.glob('[0-9]*.ipynb'))]
+    names = [n.split('_', 1)[1] for n in top if n[:1] in '01']
+    assert names == ['core'] + [r for r in ROOMS if r not in ('core', 'data', 'paper', 'commands')]
+
+
+def test_modules_are_small_and_readable():
+    bad = []
+    for p in MODULES:
+        text = p.read_text(encoding='utf-8')
+        public = re.search(r'__all__ = \[(.*?)\]', text, re.S)
+        code = text[public.end():].splitlines() if public else text.splitlines()
+        n = len(re.findall(r"'", public[1]))//2 if public else 0
+        most = 150 if p.name == 'core.py' else MAX_MODULE
+        if len(text.splitlines()) > most: bad.append(f'{p.name} has {len(text.splitlines())} lines, {most} at most')
+        if n > MAX_PUBLIC: bad.append(f'{p.name} has {n} public names, {MAX_PUBLIC} at most')
+        bad += [f'{p.name}: {len(l)} characters in {l.strip()[:60]!r}' for l in code if len(l) > MAX_WIDTH]
+    assert not bad, '\n'.join(bad)
+
+
+def test_links_between_notebooks_lead_somewhere():
+    bad = []
+    for p in sorted(NBS.rglob('*.ipynb')):
+        if any(o[0] in '._' for o in p.relative_to(NBS).parts): continue
+        text = '\n'.join(c.source for c in nbformat.read(p, as_version=4).cells if c.cell_type == 'markdown')
+        for link in re.findall(r'\]\(([^)\s#]+)', text):
+            if not re.match(r'[a-z][\w+.-]*:', link) and not (p.parent/link).exists(): bad.append(f'{p.name}: {link}')
+    assert not bad, '\n'.join(bad)
+
+
+def test_contributing_examples_run(tmp_path):
+    "Each worked example of CONTRIBUTING.md, at most ten lines, as it stands in the text, and then used by its name"
+    blocks = re.findall(r'```python\n(.*?)```', (ROOT/'CONTRIBUTING.md').read_text(encoding='utf-8'), re.S)
+    assert len(blocks) == 5 and all(len(b.strip().splitlines()) <= 10 for b in blocks)
+    import torch
+    from closed_loop.config import CHOICES
+    from closed_loop.core import cli_predict
+    from closed_loop.data.glyphs import glyphs
+    from closed_loop.paper.experiments import run_experiment
+    from closed_loop.paper.lab import Lab, glyph_bench
+    from closed_loop.paper.networks import network
+    before = {k: set(v) for k, v in CHOICES.items()}
+    for b in blocks: exec(compile(b, 'CONTRIBUTING.md', 'exec'), {})
+    new = {k: set(v)-before[k] for k, v in CHOICES.items() if set(v)-before[k]}
+    try:
+        assert new == dict(rule={'surest'}, planner={'one_task'}, criterion={'gap'}, network={'tiny_net'}, experiment={'caution'})
+        torch.manual_seed(0)
+        net, some = network('tiny_net', 4), 'ABCD'
+        data = [torch.utils.data.TensorDataset(x.expand(-1, 3, -1, -1), y) for x, y in (glyphs(8, s, classes=some).tensors() for s in ('train', 'test'))]
+        res = cli_predict(net, *data, preset='paper', eps=1., K=2, rule='surest', planner='one_task', criterion='gap', epochs=1, device='cpu', progress=False)
+        assert len(res.plan) == 1 and res.plan.planner == 'one_task' and len(res.hard) == 32
+        assert torch.allclose(res.probs.amax(1), torch.maximum(res.first.softmax(1).amax(1), res.second.softmax(1).amax(1)))
+        assert list(run_experiment('caution', Lab(glyph_bench('smoke', n_test=160), tmp_path, device='cpu')).caution) == [1., 1.5]
+    finally:
+        for k, names in new.items():
+            for n in names: del CHOICES[k][n]
 
 
 def test_exported_names_are_documented():
