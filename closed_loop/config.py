@@ -7,8 +7,10 @@ __all__ = ['CHOICES', 'PRESETS', 'BN_POLICIES', 'LOSS_OVER', 'register', 'choose
            'check_config']
 
 # %% ../nbs/01_config.ipynb #b318100e
-import pandas as pd
+import numpy as np, pandas as pd
 from dataclasses import dataclass, fields
+from numbers import Integral, Real
+from pathlib import Path
 from fastcore.docments import docments
 
 # %% ../nbs/01_config.ipynb #b2ac8106
@@ -67,13 +69,15 @@ class CLIConfig:
     T:float=1.              # softens the second look, for rules that blend
     caution:float=1.        # a destroyed right answer weighs as much as this many mended ones
     holdout:float=0.1       # share of training images set aside as probes, for the validated rule
+    most_probes:int=5000    # labelled images to judge by, at most
+    precision:str='full'    # full, bf16, fp16, or auto: half precision where a GPU is good at it
     compile:bool=False      # torch.compile, once for all tasks
     threads:object=None     # on a CPU: a number, or auto to choose by a short measurement; None leaves torch's own
     seed:int=0              # of everything random
 
 # %% ../nbs/01_config.ipynb #9f92fc18
 _THOROUGH = dict(eps=0.85, planner='coverage', cover=0.95, Q=100, merge=True, loss_over='task', lr=0.05, bs=64,
-                 views=0.07, rule='validated', caution=1.25)
+                 views=0.07, rule='validated', caution=1.25, precision='auto')
 PRESETS = dict(default=dict(_THOROUGH, layers=2, V=4), thorough=_THOROUGH, paper={}, paper_ood=dict(eps=0.6))
 
 # %% ../nbs/01_config.ipynb #42379463
@@ -86,7 +90,8 @@ def make_config(
     known = {f.name for f in fields(CLIConfig)}
     for k in settings:
         if k not in known: raise TypeError(f"{k}={settings[k]!r} is not a setting: expected {', '.join(sorted(known))}")
-    return CLIConfig(**{**PRESETS[preset], **settings})
+    plain = {k:v.item() if isinstance(v,np.generic) else v for k,v in settings.items()}   # numbers of numpy are numbers
+    return CLIConfig(**{**PRESETS[preset], **plain})
 
 # %% ../nbs/01_config.ipynb #bd96c2c0
 def preset_frame()->pd.DataFrame: # a row per setting
@@ -100,19 +105,30 @@ def preset_frame()->pd.DataFrame: # a row per setting
 # %% ../nbs/01_config.ipynb #9dce3511
 BN_POLICIES = ('train','freeze') # BatchNorm statistics of trained layers: follow the task's images, or stay
 LOSS_OVER = ('all','task') # the classes of the cross-entropy
+_PRECISIONS = ('full','auto','bf16','fp16')
 _WITHIN = dict(alpha=(1,'the weight of the second look'), holdout=(.9,'the share of training images set aside'),
-               views=(.5,"a shift as a share of the image's side"))
-_LEAST = dict(epochs=1, bs=2, V=0)
+               views=(.5,"a shift as a share of the image's side"), mom=(.999,'the momentum of SGD'))
+_LEAST = dict(epochs=1, bs=2, V=0, seed=0, wd=0, lam=0, cache=0, most_probes=0)
+_WHOLE = ('K','Q','budget','epochs','bs','V','seed','most_probes') # whole numbers; the other numbers need not be
 
-# %% ../nbs/01_config.ipynb #d98a135e
+# %% ../nbs/01_config.ipynb #164ffdf4
+def _check_kinds(s):
+    "Refuse what is no number where one is needed"
+    for f in fields(CLIConfig):
+        v,whole = s[f.name],f.name in _WHOLE
+        if v is None and f.default is None or f.name=='K' and v is None or f.type not in (int,float): continue
+        if isinstance(v,bool) or not isinstance(v, Integral if whole else Real):
+            raise ValueError(f"{f.name}={v!r}: expected a {'whole ' if whole else ''}number")
+
 def check_config(
     cfg:CLIConfig, # what to check
 ):
     "Refuse settings that cannot work with any network"
-    for k in ('criterion','planner','subset','rule'): choose(k, getattr(cfg,k))
     s = vars(cfg)
-    for k,known in dict(bn=BN_POLICIES, loss_over=LOSS_OVER).items():
+    for k in ('criterion','planner','subset','rule'): choose(k, s[k])
+    for k,known in dict(bn=BN_POLICIES, loss_over=LOSS_OVER, precision=_PRECISIONS).items():
         if s[k] not in known: raise ValueError(f"{k}={s[k]!r} is unknown: expected one of {', '.join(known)}")
+    _check_kinds(s)
     for k,(most,what) in _WITHIN.items():
         if not 0<=s[k]<=most: raise ValueError(f"{k}={s[k]} is outside [0, {most}]: it is {what}")
     for k,least in _LEAST.items():
@@ -120,10 +136,13 @@ def check_config(
     for k in ('lr','tau','T'):
         if not s[k]>0: raise ValueError(f"{k}={s[k]}: expected a number above 0")
     _check_shares(cfg)
+
+# %% ../nbs/01_config.ipynb #d3c0b810
+def _check_shares(cfg):
     if not (cfg.threads in (None,'auto') or isinstance(cfg.threads,int) and cfg.threads>0):
         raise ValueError(f"threads={cfg.threads!r}: expected a number above 0, 'auto' or None")
-
-def _check_shares(cfg):
+    if cfg.cache_dir and Path(cfg.cache_dir).is_file():
+        raise ValueError(f"cache_dir={str(cfg.cache_dir)!r} is a file: expected a folder, which need not be there yet")
     if not 0<cfg.proportion<=1:
         raise ValueError(f"proportion={cfg.proportion} is outside (0, 1]: it is the share of training images to use")
     if not cfg.caution>=1:

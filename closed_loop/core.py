@@ -10,17 +10,18 @@ import time, torch
 from dataclasses import dataclass
 from pathlib import Path
 from torch import Tensor
-from fastai.data.transforms import get_image_files
 from fastai.learner import Learner
 from .confidence import find_hard
 from .config import CLIConfig
 from .estimate import Estimate, measure_speed
-from .inputs import Problem, check_classes, config_for, open_problem
-from .look import look, on_device
+from .inputs import Problem, check_classes, learner_files, open_all
+from .loaders import as_labels
+from .look import look
 from .plan import Plan, expected_coverage, make_plan
 from .probes import Probes, assign_probes, both_looks, look_at_probes
 from .result import CLIResult
 from .run import FlipCounter, Looks, ready, run_plan
+from .sanity import FirstLookCheck, check_first_look
 from . import report as _report # adds `CLIResult.report`
 
 # %% ../nbs/00_core.ipynb #ae10e45e
@@ -32,16 +33,12 @@ def cli_predict(
     preset:str='default', # settings to start from: `default` or `paper`
     device=None, # where to run; a GPU if there is one
     cbs=None, # fastai callbacks for the fine-tuning
-    size:int=224, # image size, for folders
-    num_workers:int=0, # loader processes, for folders and datasets
-    decode='auto', # GB of decoded images to keep, for folders; None for none; auto for what suits the preset
-    progress:bool=True, # show a bar over tasks
-    **settings, # any field of `CLIConfig`: eps=0.5, K=5, ...
+    progress=True, # show a bar over tasks, or a function that is called with (done, total, comment)
+    **kwargs, # how data is opened (see `open_problem`: size=160, ...) and any field of `CLIConfig` (eps=0.5, K=5, ...)
 )->CLIResult:
     "Closed-loop inference: a first look at all of `test`, a second one at what is hard"
-    problem = open_problem(model, train, test, calib, size, num_workers, decode, preset)
-    cfg = config_for(problem, preset, **settings)
-    with on_device(problem.model, device) as dev: return closed_loop(problem, cfg, dev, cbs, progress)
+    problem,cfg = open_all(model, train, test, calib, preset, **kwargs)
+    with problem.at_work(device, cfg.precision) as dev: return closed_loop(problem, cfg, dev, cbs, progress)
 
 # %% ../nbs/00_core.ipynb #437457bd
 def closed_loop(
@@ -49,7 +46,7 @@ def closed_loop(
     cfg:CLIConfig, # settings
     device='cpu', # where the model is
     cbs=None, # fastai callbacks
-    progress:bool=True, # show a bar over tasks
+    progress=True, # see `cli_predict`
     first_look=look, # (model, loader, device) -> logits, labels
 )->CLIResult:
     "The loop itself, once everything is open and checked"
@@ -60,7 +57,8 @@ def closed_loop(
     hard = torch.tensor(sorted(plan.members), dtype=torch.long)
     price = plan.price(problem.aux.counts(cfg.proportion))*cfg.epochs
     return CLIResult(start.first, hard, looks.second, plan, cfg, start.targets, problem.aux.vocab, problem.paths,
-        start.times, price, both_looks(plan,start.probes,looks.probes,looks.probes_tta), looks.first_tta, problem.image)
+        start.times, price, both_looks(plan,start.probes,looks.probes,looks.probes_tta), looks.first_tta, problem.image,
+        diverged=looks.diverged, check=start.check)
 
 # %% ../nbs/00_core.ipynb #5d8f38b9
 @dataclass
@@ -71,6 +69,7 @@ class FirstLook:
     probes:Probes  # labelled images, or None
     plan:Plan      # what to do
     times:dict     # seconds of each step
+    check:FirstLookCheck=None # how good the first look is on labelled images
 
 def look_and_plan(
     problem:Problem, # its model is on `device`
@@ -79,20 +78,22 @@ def look_and_plan(
     first_look=look, # (model, loader, device) -> logits, labels
 )->FirstLook:
     "First look, hard images, and their plan"
-    problem.crop_on(device)
     t0 = time.perf_counter()
     first,targets = first_look(problem.model, problem.test_dl, device)
+    if targets is None: targets = problem.targets
+    if targets is not None: targets = torch.as_tensor(as_labels(targets, 'test', problem.C))
+    check = check_first_look(problem, first, targets, device)
     t1 = time.perf_counter()
     hard = find_hard(first, cfg.eps, cfg.quantile, cfg.criterion)
     # if none is hard, labelled images need no look
-    probes = look_at_probes(problem, cfg, device, first_look) if len(hard) else None
+    probes = look_at_probes(problem, cfg, first, device, first_look) if len(hard) else None
     T = probes.T if probes and cfg.planner=='coverage' else 1.   # the paper clusters what the model says
     budget = cfg.budget and cfg.budget//cfg.epochs
     plan = make_plan(first/T, hard, cfg.planner, cfg.K, cfg.Q, cfg.seed, cfg.merge, cfg.cover, budget,
                      problem.aux.counts(cfg.proportion))
     check_classes(plan, problem.aux)
-    plan = assign_probes(plan, probes, cfg, first, hard)
-    return FirstLook(first, targets, probes, plan, {'first look':t1-t0, 'plan':time.perf_counter()-t1})
+    plan = assign_probes(plan, probes, cfg, first)
+    return FirstLook(first, targets, probes, plan, {'first look':t1-t0, 'plan':time.perf_counter()-t1}, check)
 
 # %% ../nbs/00_core.ipynb #594260ec
 def second_look(
@@ -101,7 +102,7 @@ def second_look(
     cfg:CLIConfig, # settings
     device='cpu', # where the model is
     cbs=None, # fastai callbacks
-    progress:bool=False, # show a bar
+    progress=False, # see `cli_predict`
     tta:bool=True, # with several views, predict before adapting too
 )->Looks: # logits of hard images and of probes
     "Run the plan; the model is bit-identical afterwards"
@@ -119,22 +120,18 @@ def cli_estimate(
     calib=None, # see `cli_predict`
     preset:str='default', # settings to start from
     device=None, # where to run; a GPU if there is one
-    size:int=224, # image size, for folders
-    num_workers:int=0, # loader processes, for folders and datasets
-    decode='auto', # see `cli_predict`
-    **settings, # any field of `CLIConfig`
+    **kwargs, # see `cli_predict`
 )->Estimate:
     "First look and plan, and what the second look would take"
-    problem = open_problem(model, train, test, calib, size, num_workers, decode, preset)
-    cfg = config_for(problem, preset, **settings)
-    with on_device(problem.model, device) as dev:
+    problem,cfg = open_all(model, train, test, calib, preset, **kwargs)
+    with problem.at_work(device, cfg.precision) as dev:
         s = look_and_plan(problem, cfg, dev)
-        if not s.plan: return Estimate(s.plan, len(s.first), 0., {}, 0, float('nan'), s.times)
+        if not s.plan: return Estimate(s.plan, len(s.first), 0., {}, 0, float('nan'), s.times, s.check)
         with ready(problem, cfg, dev) as run: speed = measure_speed(run, s.plan)
     counts,T = problem.aux.counts(cfg.proportion),s.probes.T if s.probes else 1.
     cover = expected_coverage(s.plan, (s.first/T).softmax(1))
     seconds = s.plan.estimate(speed, counts, cfg.epochs)
-    return Estimate(s.plan, len(s.first), seconds, speed, s.plan.price(counts)*cfg.epochs, cover, s.times)
+    return Estimate(s.plan, len(s.first), seconds, speed, s.plan.price(counts)*cfg.epochs, cover, s.times, s.check)
 
 # %% ../nbs/00_core.ipynb #e35bc2c6
 def learner_cli_predict(
@@ -143,7 +140,9 @@ def learner_cli_predict(
     **kwargs, # see `cli_predict`
 )->CLIResult:
     "Closed-loop inference with this `Learner`'s model and training data"
-    if isinstance(test,(str,Path)): test = self.dls.test_dl(get_image_files(test))
+    if isinstance(test,(str,Path)):
+        files,y = learner_files(test, getattr(self.dls,'vocab',None))
+        test,kwargs = self.dls.test_dl(files),{'targets':y, **kwargs}
     return cli_predict(self, None, test, **kwargs)
 
 Learner.cli_predict = learner_cli_predict

@@ -108,11 +108,17 @@ def last_linear(
 # %% ../nbs/05_layers.ipynb #9bee45f4
 class FeatureHook:
     "Keeps what enters the classifier of `model` while the `with` block runs"
-    def __init__(self, model:nn.Module): self.layer = last_linear(model)
+    def __init__(self,
+        model:nn.Module, # a classifier
+        at:str=None, # path of its classifier layer, the last linear one if not given
+    ): self.layer = last_linear(model) if at is None else model.get_submodule(at)
     def __enter__(self):
-        self.h = self.layer.register_forward_pre_hook(lambda m,i: setattr(self,'z',i[0]))
+        def keep(m, i): self.z = i[0].flatten(2).mean(2) if isinstance(m,nn.Conv2d) else i[0]   # pooled
+        self.h = self.layer.register_forward_pre_hook(keep)
         return self
-    def __exit__(self, *args): self.h.remove(); self.z = None
+    def __exit__(self, *args):
+        self.h.remove()
+        self.z = None
 
 # %% ../nbs/05_layers.ipynb #4cb2e2c7
 class Features(nn.Module):
@@ -120,11 +126,12 @@ class Features(nn.Module):
     def __init__(self,
         model:nn.Module, # a classifier
         logits:bool=False, # with its logits behind them
+        at:str=None, # path of its classifier layer, see `FeatureHook`
     ):
         super().__init__()
-        self.model,self.logits = model,logits
+        self.model,self.logits,self.at = model,logits,at
     def forward(self, x):
-        with FeatureHook(self.model) as h:
+        with FeatureHook(self.model, self.at) as h:
             z = main_logits(self.model(x)).float()
             f = F.normalize(h.z.flatten(1).float(), dim=1)
         return torch.cat([f,z],1) if self.logits else f
@@ -184,7 +191,9 @@ def _head(model, layers):
     env = {nodes[cut].args[0]:new.placeholder('activation')}
     # a KeyError here: something else of the trunk is needed
     for n in nodes[cut:]: env[n] = new.node_copy(n, lambda m: env[m])
-    return fx.GraphModule(model, new)
+    head = fx.GraphModule(model, new)
+    for f in model._forward_hooks.values(): head.register_forward_hook(f)   # what the network makes of its answers
+    return head
 
 # %% ../nbs/05_layers.ipynb #7255fb49
 _CANNOT = (KeyError,StopIteration,RuntimeError,TypeError,ValueError,NotImplementedError,fx.proxy.TraceError)

@@ -7,7 +7,7 @@ __all__ = ['Task', 'Plan', 'kmeans_plan', 'online_plan', 'class_sets', 'expected
            'fewest_tasks', 'cheapest_plan', 'best_within', 'check_plan', 'make_plan']
 
 # %% ../nbs/04_plan.ipynb #a5d8bb5e
-import json, numpy as np, pandas as pd, torch
+import json, numpy as np, pandas as pd, torch, warnings
 from dataclasses import dataclass, field, asdict
 from numbers import Integral
 from pathlib import Path
@@ -205,7 +205,19 @@ def fewest_tasks(
     return best
 
 # %% ../nbs/04_plan.ipynb #607e5fce
-_KS = (5,10,15,20) # classes per task to try
+def _say_odd(plan, C):
+    "Say what a plan is about to repeat, and when it fine-tunes on everything; with one task per image everybody knows"
+    if C>2 and any(len(t.classes)==C for t in plan):
+        warnings.warn(f"a task has all {C} classes: it is fine-tuned on all training images; "
+                      "pass a smaller K= for specialists")
+    again = len(plan)-len({frozenset(t.classes) for t in plan})
+    if again and plan.planner!='online':
+        warnings.warn(f"{again} of {len(plan)} tasks have the same classes as another: the same fine-tuning is "
+                      "repeated for each; merge=True joins them")
+
+def _ks(C):
+    "Classes per task to try; with few classes small ones, and all of them at once"
+    return [5,10,15,20] if C>=40 else [k for k in (5,10) if k<=C//2] if C>=20 else [*(k for k in (2,3,5) if k<=C//2), C]
 
 def cheapest_plan(
     probs:Tensor, # (N, C) softmax of all test images
@@ -213,11 +225,11 @@ def cheapest_plan(
     counts, # training images per class
     cover:float=0.9, # wanted expected coverage
     most:int=None, # tasks at most
-    Ks:tuple=_KS, # classes per task to try
+    Ks:tuple=None, # classes per task to try; up to 20, and to half of all, if not given
     seed:int=0, # of the planner
 )->Plan:
     "The cheapest plan that is expected to cover enough, or the one that covers most if none does"
-    Ks = sorted({min(K,probs.shape[1]) for K in Ks})
+    Ks = sorted({min(K,probs.shape[1]) for K in Ks or _ks(probs.shape[1])})
     plans = [fewest_tasks(probs, hard, K, cover, most, seed) for K in Ks]
     got = [expected_coverage(p,probs) for p in plans]
     def rank(i): return (got[i]<cover, plans[i].price(counts) if got[i]>=cover else -got[i])
@@ -229,11 +241,11 @@ def best_within(
     hard:Tensor, # indices of the hard ones
     counts, # training images per class
     budget:int, # training images that one epoch over the plan may pass
-    Ks:tuple=_KS, # classes per task to try
+    Ks:tuple=None, # classes per task to try; up to 20, and to half of all, if not given
     seed:int=0, # of the planner
 )->Plan:
     "The plan with the highest expected coverage for its price"
-    n,plans = sum(counts)/len(counts),[]
+    n,plans,Ks = sum(counts)/len(counts),[],Ks or _ks(probs.shape[1])
     for K in sorted({min(K,probs.shape[1]) for K in Ks}):
         Q = min(int(budget/(K*n)), len(hard))
         while Q>0 and (p:=coverage_plan(probs,hard,K,Q,seed)).price(counts)>budget: Q -= max(1,Q//20)
@@ -279,5 +291,6 @@ def make_plan(
     elif cover is not None: plan = fewest_tasks(probs, hard, K, cover, Q, seed)
     else: plan = choose('planner', planner)(probs, hard, K=K, Q=Q, seed=seed)
     if merge: plan = _merge_equal(plan)
+    _say_odd(plan, probs.shape[1])
     if budget is None or plan.price(counts)<=budget: return plan
     return best_within(probs, hard, counts, budget, seed=seed)

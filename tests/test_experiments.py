@@ -97,7 +97,7 @@ def test_local_weights_by_name(tmp_path):
 
 
 @pytest.mark.parametrize('kw,says', [
-    (dict(name='table9'), "'table9'"), (dict(data='nowhere'), 'nowhere'), (dict(scale='huge'), "scale='huge'"), (dict(preset='fast'), "preset='fast'"),
+    (dict(name='table9'), "'table9'"), (dict(data='nowhere'), 'nowhere'), (dict(scale='huge'), '--scale huge'), (dict(preset='fast'), '--preset fast'),
     (dict(nets='ResNet-19'), "'ResNet-19'"), (dict(name='imagenet_c', corruptions='rain'), "'rain'"), (dict(name='imagenet_c', severities='7'), '7'),
     (dict(settings='Z=1'), 'Z=1'), (dict(severities='x', name='imagenet_c'), "'x'")])
 def test_what_is_wrong_is_said_in_one_sentence(folders, tmp_path, capsys, kw, says):

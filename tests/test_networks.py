@@ -1,6 +1,8 @@
-"The paper's 14 networks: built by name, frozen group by group, sent through the loop and put back to the bit"
+"The paper's 14 networks: built by name, frozen group by group, sent through the loop and put back to the bit; and weights from files"
+import argparse, json, os
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from fastai.callback.core import Callback
@@ -9,8 +11,10 @@ from torch.utils.data import TensorDataset
 
 from closed_loop.adapt import FrozenEval
 from closed_loop.core import cli_predict
+from closed_loop.data.decoded import Preprocessing, preprocessing_of
 from closed_loop.layers import deep_groups, freeze, last_linear, layer_groups
-from closed_loop.paper.networks import NETWORKS, count, network
+from closed_loop.paper.networks import NETWORKS, build, count, load_model, network
+from closed_loop.paper.weights import load_weights, read_weights
 
 pytest.importorskip('timm')
 C = 6
@@ -127,3 +131,102 @@ def test_a_hub_that_fails_is_named(name, error, says, monkeypatch):
     with pytest.raises(ValueError) as e: network(name, weights='paper')
     assert f'{name} {says}' in str(e.value) and 'https://' in str(e.value) and f"network('{name}', weights=" in str(e.value)
     assert '\n' not in str(e.value)
+
+
+NET = 'shufflenet_v2_x0_5'
+
+
+def said(f, *args, **kw):
+    "The one sentence of an error"
+    with pytest.raises(ValueError) as e: f(*args, **kw)
+    assert '\n' not in str(e.value)
+    return str(e.value)
+
+
+class Trojan:
+    "Makes a folder when it is unpickled"
+    def __init__(self, path): self.path = str(path)
+    def __reduce__(self): return os.mkdir, (self.path,)
+
+
+@pytest.mark.parametrize('new', [True, False], ids=['zip', 'legacy'])
+@pytest.mark.parametrize('where', ['args', 'state_dict', 'inside a namespace'])
+def test_a_checkpoint_cannot_run_a_program(new, where, tmp_path):
+    ran, weights, bad = tmp_path/'ran', build(NET, C).state_dict(), Trojan(tmp_path/'ran')
+    ck = dict(state_dict=weights, args=argparse.Namespace(hook=bad) if where == 'inside a namespace' else None)
+    if where != 'inside a namespace': ck[where] = bad
+    torch.save(ck, tmp_path/'bad.pth', _use_new_zipfile_serialization=new)
+    assert 'mkdir, which is not on the list' in said(load_model, NET, tmp_path/'bad.pth', C)
+    assert not ran.exists()
+    torch.load(tmp_path/'bad.pth', weights_only=False)
+    assert ran.exists()  # so it would have run
+
+
+def test_a_refused_class_is_named(tmp_path):
+    torch.save(dict(state_dict=build(NET, C).state_dict(), log=SimpleNamespace(a=1)), tmp_path/'odd.pth')
+    assert 'hold types.SimpleNamespace, which' in said(read_weights, tmp_path/'odd.pth')
+
+
+def test_files_of_training_scripts(tmp_path):
+    net, avg = build(NET, C).state_dict(), build(NET, C).state_dict()
+    args = argparse.Namespace(lr=np.float32(.1), epochs=9)
+    def behind(sd): return {f'module.{k}': v for k, v in sd.items()}
+    files = dict(torchvision=dict(model=net, args=args, model_ema={'n_averaged': torch.tensor(3), **behind(avg)}),
+                 timm=dict(state_dict=net, args=args, metric=np.float64(77), state_dict_ema=avg),
+                 ttt=dict(args=args, err_cls=np.float64(.3), net=behind(net), head={'fc.weight': torch.zeros(2)}))
+    for n, ck in files.items():
+        torch.save(ck, tmp_path/n)
+        only = {k: v for k, v in ck.items() if k not in ('model', 'state_dict')}
+        torch.save(only, tmp_path/f'{n}_only')
+        for file, ema, want in ((n, False, net), (n, True, avg), (f'{n}_only', False, avg)):
+            if n == 'ttt' and want is avg: continue
+            got = load_model(NET, tmp_path/file, C, ema=ema).state_dict()
+            assert all(torch.equal(v, got[k]) for k, v in want.items()), (n, file, ema)
+    assert 'hold no averaged weights' in said(load_model, NET, tmp_path/'ttt', C, ema=True)
+
+
+def efficientnet_pytorch(net):
+    "Weights of a network of timm under names of EfficientNet-PyTorch"
+    old = dict(conv_stem='_conv_stem', conv_head='_conv_head', classifier='_fc', conv_dw='_depthwise_conv', conv_pwl='_project_conv')
+    def name(k):
+        *at, mod, leaf = k.split('.')
+        if not at: return f"{dict(bn1='_bn0', bn2='_bn1').get(mod) or old[mod]}.{leaf}"
+        thin = at[1] == '0'
+        mod = dict(bn1='_bn1', bn2='_bn2', conv_pw='_project_conv').get(mod) if thin and mod in ('bn1', 'bn2', 'conv_pw') else \
+            dict(bn1='_bn0', bn2='_bn1', bn3='_bn2', conv_pw='_expand_conv').get(mod) or old[mod]
+        return f'_blocks.{[0, 1, 3, 5, 8, 11, 15][int(at[1])]+int(at[2])}.{mod}.{leaf}'
+    return {name(k): v for k, v in net.state_dict().items()}
+
+
+def test_efficientnets_of_another_family(tmp_path):
+    tf = settled(build('timm:tf_efficientnet_lite0', C), images(8, 64, 0).tensors[0])
+    names = list(sd := efficientnet_pytorch(tf))
+    torch.save(sd, tmp_path/'lite0.pth')
+    torch.save({k: sd[k] for k in sorted(names)}, tmp_path/'sorted.pth')
+    x = images(4, 64, 1).tensors[0]
+    with torch.no_grad():
+        for f in ('lite0', 'sorted'): assert torch.equal(load_model('timm:tf_efficientnet_lite0', tmp_path/f'{f}.pth', C)(x), tf(x))
+        other = build('timm:efficientnet_lite0', C).eval()
+        other.load_state_dict(tf.state_dict())
+        assert (other(x)-tf(x)).abs().max() > .01*tf(x).std()  # the reason why
+    for arch in ('timm:efficientnet_lite0', 'efficientnet_b0', 'timm:tf_efficientnet_b0'):
+        msg = said(load_model, arch, tmp_path/'lite0.pth', C)
+        assert arch in msg and msg.endswith('use timm:tf_efficientnet_lite0')
+    for m in tf.modules():
+        if isinstance(m, _BatchNorm): m.eps = 1e-5
+    assert 'and the model is another network' in said(load_weights, tf, tmp_path/'lite0.pth')
+    assert 'another number of classes' in said(load_model, 'timm:tf_efficientnet_lite0', tmp_path/'lite0.pth', C+1)
+
+
+def test_a_network_knows_its_images(tmp_path):
+    torch.save(build(NET, C).state_dict(), tmp_path/'net.pth')
+    assert preprocessing_of(load_model(NET, tmp_path/'net.pth', C)) == Preprocessing(source="assumed: ImageNet's usual")
+    (tmp_path/'net.json').write_text(json.dumps(dict(size=32, mean=[.5]*3, std=[.25]*3, interpolation='bicubic')))
+    p = preprocessing_of(load_model(NET, tmp_path/'net.pth', C))
+    assert p == Preprocessing(32, None, (.5,)*3, (.25,)*3, 'bicubic', 'from net.json')
+    (tmp_path/'net.json').write_text('{"crop": 32}')
+    assert said(load_model, NET, tmp_path/'net.pth', C).startswith("net.json: 'crop' is unknown: expected size,")
+    torch.save(build(NET, 1000).state_dict(), tmp_path/'big.pth')
+    assert "as for torchvision's" in preprocessing_of(load_model(NET, tmp_path/'big.pth', 1000)).source
+    p = preprocessing_of(build('timm:tf_efficientnet_lite0', 1000), size=160)
+    assert (p.size, p.resize, p.mean, p.interpolation) == (160, None, (.5,)*3, 'bicubic') and 'size as given' in p.source

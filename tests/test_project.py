@@ -10,8 +10,8 @@ LIB, NBS = ROOT/'closed_loop', ROOT/'nbs'
 MODULES = sorted(p for p in LIB.rglob('*.py') if not p.name.startswith('_'))
 MAX_LINES, MAX_WIDTH, MAX_MODULE, MAX_PUBLIC = 40, 120, 300, 14
 # Data flows down this list: a module imports only from rooms above it, or from neighbours in its folder.
-ROOMS = """config look confidence plan layers supcon adapt loaders auxset data decide inputs probes run result report estimate
-           core paper commands""".split()
+ROOMS = """config look confidence plan layers outputs supcon adapt loaders auxset data decide inputs sanity probes run
+           result report estimate safely terminal core paper commands""".split()
 
 
 def settings():
@@ -182,9 +182,9 @@ def test_neighbours_import_one_way():
 
 
 def test_notebooks_are_numbered_like_the_rooms():
-    top = [p.stem for p in sorted(NBS.glob('[0-9]*.ipynb'))]
-    names = [n.split('_', 1)[1] for n in top if n[:1] in '01']
-    assert names == ['core'] + [r for r in ROOMS if r not in ('core', 'data', 'paper', 'commands')]
+    top = [p.stem.split('_', 1) for p in sorted(NBS.glob('[0-2]*.ipynb'))]
+    assert [n for n, _ in top] == [f'{i:02}' for i in range(len(top))]
+    assert [r for _, r in top] == ['core'] + [r for r in ROOMS if r not in ('core', 'data', 'paper')]
 
 
 def test_modules_are_small_and_readable():

@@ -21,7 +21,7 @@ from fastai.vision.core import PILImage, imagenet_stats
 from fastai.vision.data import ImageBlock
 from fastcore.basics import patch
 from fastcore.parallel import parallel
-from .decoded import Decoded, crop_tfms, decoded_tfms
+from .decoded import Decoded, Preprocessing, crop_tfms, decoded_tfms
 
 # %% ../../nbs/data/02_folders.ipynb #b61c7ae1
 def read_image(
@@ -80,11 +80,12 @@ class FolderData(ImageFolder):
         classes:list=None, # for a test set: the classes of the training set
         skip_bad:bool=False, # leave out images that cannot be read, instead of stopping at the first
     ):
-        self.given,self.bad = None if classes is None else list(classes),[]
+        self.given,self.bad,self.ignored = None if classes is None else list(classes),[],{}
         if not Path(root).is_dir():
             raise ValueError(f"{str(root)!r} is not a folder: expected one with a subfolder of images per class")
-        super().__init__(str(root), transform, loader=read_image, is_valid_file=_is_image, allow_empty=True)
+        super().__init__(str(root), transform, loader=read_image, is_valid_file=self.take, allow_empty=True)
         if not class_folders(root): self.samples,self.targets = [(p,-1) for p in loose_images(root)],None
+        self.count_loose()
         if skip_bad: self.skip(check_images(self))
         self.imgs = self.samples
         self.check()
@@ -93,7 +94,7 @@ class FolderData(ImageFolder):
     def paths(self): return [p for p,_ in self.samples]
     def __repr__(self):
         of = 'without labels' if self.targets is None else f'of {len(self.classes)} classes'
-        return f'FolderData: {len(self):,} images {of}'
+        return f'FolderData: {len(self):,} images {of}' + (f'; {self.not_taken}' if self.ignored else '')
     def __getitem__(self, i):
         path,y = self.samples[i]
         x = self.loader(path)
@@ -120,6 +121,39 @@ def find_classes(self:FolderData,
         raise ValueError(f"{str(d)!r} has both class folders and loose images, such as {Path(loose[0]).name!r}: "
                          "expected one or the other; move the loose ones elsewhere")
     return list(classes),{c:i for i,c in enumerate(classes)}
+
+# %% ../../nbs/data/02_folders.ipynb #5afe3002
+@patch
+def ignore(self:FolderData,
+    path, # of a file or folder
+    why:str, # what it is
+):
+    "Count what is not taken, by reason, with an example"
+    n,example = self.ignored.get(why, (0,os.path.relpath(path,self.root)))
+    self.ignored[why] = n+1,example
+
+@patch
+def take(self:FolderData,
+    path, # of a file
+)->bool:
+    "Is it an image? Counts what is not"
+    if _is_image(path): return True
+    if Path(path).name[0]!='.': self.ignore(path, Path(path).suffix.lower() or 'no suffix')
+    return False
+
+@patch
+def count_loose(self:FolderData):
+    "Count what lies beside the class folders"
+    for p in sorted(Path(self.root).iterdir()):
+        if p.is_dir(): why = p.name[0]=='_' and "folder with a leading '_'"
+        else: why = self.take(p) and self.targets is not None and 'loose image'
+        if why: self.ignore(p, why)
+
+@patch(as_prop=True)
+def not_taken(self:FolderData)->str: # '' if everything was
+    "How many files were not taken, and why, in a line"
+    what = ', '.join(f'{n:,} × {why} (such as {o!r})' for why,(n,o) in self.ignored.items())
+    return f'not taken: {what}' if what else ''
 
 # %% ../../nbs/data/02_folders.ipynb #d58b5b2f
 @patch
@@ -152,19 +186,20 @@ def folder_tfms(
     aug:bool=False, # random crop and flip, for training
     mean:list=imagenet_stats[0], # of each channel
     std:list=imagenet_stats[1], # of each channel
+    **kwargs, # `interpolation`, `resize` and `flip` of `crop_tfms`
 )->T.Compose: # PIL image to tensor
     "What a folder's images go through"
-    return T.Compose(crop_tfms(size,aug) + [T.ToTensor(), T.Normalize(mean, std)])
+    return T.Compose(crop_tfms(size,aug,**kwargs) + [T.ToTensor(), T.Normalize(mean, std)])
 
 # %% ../../nbs/data/02_folders.ipynb #791c2f59
-def _cache_folder(cache, name, ds, size):
-    "Where a set is kept: no other images, and no other size, have the same folder"
+def _cache_folder(cache, name, ds, p):
+    "Where a set is kept: no other images, and none brought to another size or otherwise, have the same folder"
     if cache is None: return None
-    sha = hashlib.sha256('\n'.join([str(Path(ds.root).resolve()), *ds.paths]).encode()).hexdigest()[:8]
-    return Path(cache)/f'{name}-{size}-{sha}'
+    how = [p.size] + [p.resize]*bool(p.resize) + [p.interpolation]*(p.interpolation!='bilinear')
+    sha = hashlib.sha256(os.fsencode('\n'.join([str(Path(ds.root).resolve()), *ds.paths]))).hexdigest()[:8]
+    return Path(cache)/'-'.join(map(str,[name,*how,sha]))
 
-def _check_folders(size, decode, cache):
-    if size<1: raise ValueError(f"size={size} pixels: expected a positive number, such as 224")
+def _check_folders(decode, cache):
     if decode is None and cache is not None:
         raise ValueError(f"cache={str(cache)!r} without decode: expected how many GB to keep there; "
                          "pass decode=4, or leave cache out")
@@ -183,14 +218,20 @@ def folder_datasets(
     skip_bad:bool=False, # leave out images that cannot be read
     decode:float=None, # GB for each set to keep decoded images in, see `Decoded`; decoded each time if not given
     cache=None, # folder to keep them in, in memory if not given
+    interpolation:str='bilinear', # of resizing: bilinear or bicubic
+    resize:int=None, # shorter side before the middle is cut out, see `crop_tfms`
+    flip:bool=True, # mirror half of the training images, if `aug`
 )->tuple: # training set, test set or None
     "Training and test set from folders, with the same classes"
-    _check_folders(size, decode, cache)
-    train = FolderData(train, folder_tfms(size,aug,mean,std), skip_bad=skip_bad)
-    if test is not None: test = FolderData(test, folder_tfms(size,False,mean,std), train.classes, skip_bad)
+    p,how = Preprocessing(size, resize, mean, std, interpolation),dict(interpolation=interpolation, resize=resize)
+    _check_folders(decode, cache)
+    stats = list(p.mean),list(p.std)
+    train = FolderData(train, folder_tfms(size,aug,*stats,flip=flip,**how), skip_bad=skip_bad)
+    if test is not None: test = FolderData(test, folder_tfms(size,False,*stats,**how), train.classes, skip_bad)
     if decode is None: return train,test
     def decoded(ds, name, aug):
-        return Decoded(ds, size, decoded_tfms(size,aug), mean, std, decode, _cache_folder(cache,name,ds,size))
+        f = decoded_tfms(size, aug, flip=flip, **how)
+        return Decoded(ds, size, f, *stats, decode, _cache_folder(cache,name,ds,p), **how)
     return decoded(train,'train',aug), None if test is None else decoded(test,'test',False)
 
 # %% ../../nbs/data/02_folders.ipynb #dfe27340
@@ -203,7 +244,8 @@ def same_as(
     if not isinstance(test, Decoded): return FolderData(folder, test.transform, test.classes, skip_bad)
     mean,std = (o.flatten().tolist() for o in (test.mean,test.std))
     ds = FolderData(folder, None, test.classes, skip_bad)
-    return Decoded(ds, test.size, test.transform, mean, std, test.cache.limit/2**30)
+    how = dict(interpolation=test.interpolation, resize=test.resize)
+    return Decoded(ds, test.size, test.transform, mean, std, test.cache.limit/2**30, **how)
 
 # %% ../../nbs/data/02_folders.ipynb #ca09f807
 class _TVTransform(RandTransform):
