@@ -249,5 +249,5 @@ def closed_loop_corrupt(
     with out_folder(dst, ('corruptions.json',), overwrite, '--dst'):
         from closed_loop.data.corruptions import write_corrupted
         res = write_corrupted(src, dst, **which, seed=seed, size=size, quality=quality, n_workers=n_workers,
-                              skip_bad=skip_bad, progress=sys.stderr.isatty())
+                              skip_bad=skip_bad, progress=sys.stderr.isatty() or ProgressLines(what='images'))
     say(f"{res['written']} images written to {dst}, {res['there']} were there")

@@ -9,6 +9,7 @@ __all__ = ['distort', 'distorted', 'as_unsure', 'Probes', 'look_at_probes', 'wit
 # %% ../nbs/14_probes.ipynb #3a8f0f82
 import math, numpy as np, torch, torch.nn.functional as F, warnings
 from dataclasses import dataclass
+from functools import cached_property
 from torch import Tensor
 from fasttransform import ItemTransform, Pipeline
 from .confidence import confidence, find_hard, fit_temperature
@@ -161,12 +162,12 @@ class ProbeLooks:
     T:float=1.      # temperature of the base model
     tta:Tensor=None # (n, C) the base model's logits over several views, where it took them
 
-    @property
+    @cached_property
     def views_hurt(self):
         "Do the probes tell that a single look is better than several views?"
         return self.tta is not None and likelier(self.first, self.tta, self.targets)
 
-    @property
+    @cached_property
     def weights(self):
         "Weight and temperatures of the second look that suit the probes: alpha, T and T0"
         base = self.first if self.tta is None or self.views_hurt else self.tta

@@ -7,7 +7,7 @@ __all__ = ['FATES', 'Flips', 'fates', 'flips', 'summary', 'verdict', 'CLIResult'
 
 # %% ../nbs/16_result.ipynb #811f83f1
 import csv, json, numpy as np, os, pandas as pd, torch
-from dataclasses import dataclass, field, asdict, replace
+from dataclasses import dataclass, field, fields, asdict, replace
 from pathlib import Path
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -264,7 +264,7 @@ def save(self:CLIResult,
     path = Path(path)
     path.mkdir(parents=True, exist_ok=True)
     t = {k:getattr(self,k) for k in ('first','hard','second','targets','first_tta')}
-    if self.probes is not None: t.update({f'probe_{k}':v for k,v in vars(self.probes).items()})
+    if self.probes: t.update({f'probe_{f.name}':getattr(self.probes,f.name) for f in fields(self.probes)})
     t = {k:torch.as_tensor(v).contiguous() for k,v in t.items() if v is not None}
     _whole(path/'looks.safetensors', lambda f: save_file(t,f))
     self.plan.save(path/'plan.json')

@@ -87,8 +87,9 @@ class ProgressLines:
     "Progress where no bar can be drawn: a line per task or per minute, whichever is rarer, and one at the end"
     def __init__(self,
         every:float=60., # seconds between lines
+        what:str='tasks', # what is counted
     ):
-        self.every,self.begun = every,time.perf_counter()
+        self.every,self.what,self.begun = every,what,time.perf_counter()
         self.last,self.first,self.total = self.begun,None,None
     def __bool__(self): return False   # no bar
 
@@ -101,7 +102,7 @@ class ProgressLines:
         if done<total and now-self.last<self.every: return
         self.last,(n,t) = now,self.first
         left = f', about {(now-t)/(done-n)*(total-done):.0f} s left' if n<done<total else ''
-        say(f'{done} of {total} tasks, {now-self.begun:.0f} s{left}' + (f'; {comment}' if comment else ''))
+        say(f'{done} of {total} {self.what}, {now-self.begun:.0f} s{left}' + (f'; {comment}' if comment else ''))
 
 # %% ../nbs/19_safely.ipynb #5afe0022
 LOCK = '.closed_loop.lock'

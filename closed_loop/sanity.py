@@ -94,5 +94,5 @@ def check_first_look(
         order = class_order(first.argmax(1), targets, problem.C)   # the test images' own
         a,y = torch.cat([a,first.argmax(1)]),torch.cat([y,targets])
     c.notes = judge(c, order or class_order(a,y,problem.C), problem.aux.vocab)
-    for note in c.notes: warnings.warn(str(c))
+    if c.notes: warnings.warn(str(c))
     return c

@@ -224,6 +224,16 @@ def _check_write(names, severities, size, quality, n_workers):
     if n_workers is not None and n_workers<0:
         raise ValueError(f"n_workers={n_workers} processes: expected 0, for none beside this one, or more")
 
+# %% ../../nbs/data/04_corruptions.ipynb #07ebcf35
+def _count(f, files, n_workers, progress, step=1000):
+    "What `f` counts over all files; in parts, if somebody wants to hear of them"
+    if not callable(progress): return sum(parallel(f, files, n_workers=n_workers, progress=progress))
+    n = 0
+    for i in range(0, len(files), step):
+        n += sum(parallel(f, files[i:i+step], n_workers=n_workers, progress=False))
+        progress(min(i+step,len(files)), len(files), '')
+    return n
+
 # %% ../../nbs/data/04_corruptions.ipynb #efc4bff8
 def write_corrupted(
     src, # folder of class folders, or a dataset with `root`, `samples` and `classes`
@@ -235,7 +245,7 @@ def write_corrupted(
     quality:int=95, # of JPEG files; those of ImageNet-C have 85
     n_workers:int=None, # processes, as many as processors if not given
     skip_bad:bool=False, # leave out images that cannot be read
-    progress:bool=False, # show a bar
+    progress=False, # show a bar, or a function that is called with (done, total, comment) now and then
 )->dict: # how many images were written, and how many were there
     "Write corrupted copies of a folder of images, in ImageNet-C's layout"
     names,severities,dst = list(CORRUPTIONS if names is None else names),list(severities),Path(dst)
@@ -248,7 +258,7 @@ def write_corrupted(
     if n_workers is None: n_workers = min(16, os.cpu_count() or 1)
     with tempfile.TemporaryDirectory(dir=dst, prefix='.tmp') as tmp: # same disk, so a move is atomic
         f = partial(_write_one, dst=dst, names=names, severities=severities, tmp=tmp, **kw)
-        n = sum(parallel(f, files, n_workers=n_workers, progress=progress))
+        n = _count(f, files, n_workers, progress)
     return dict(written=n, there=len(files)*len(names)*len(severities)-n)
 
 # %% ../../nbs/data/04_corruptions.ipynb #b58bb875
