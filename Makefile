@@ -15,7 +15,7 @@ demo: install ## run the whole loop on built-in data; report in reports/demo
 	MPLBACKEND=agg PYTHONWARNINGS=ignore $(BIN)/closed_loop_demo --out reports/demo
 
 test: install ## notebooks, pytest, and a check that generated files are in step
-	MPLBACKEND=agg $(BIN)/nbdev_test --n_workers 1 --do_print
+	MPLBACKEND=agg $(BIN)/python tools/test_nbs.py
 	MPLBACKEND=agg $(BIN)/pytest -q tests
 	$(BIN)/python tools/in_step.py
 	@echo "make test: notebooks, pytest and generated files all pass."

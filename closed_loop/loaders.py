@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader as TorchDL
 from fastcore.basics import chunked
 from .look import LABELS, as_pair
 
-# %% ../nbs/09_loaders.ipynb #b19c59b7
+# %% ../nbs/09_loaders.ipynb #edf198ba
 def targets_of(
     ds, # a torch, torchvision or fastai dataset
 )->np.ndarray: # (N,) class ids
@@ -42,7 +42,7 @@ def _label(item):
     if len(pair)==1: raise ValueError("the training images have no labels: expected (image, label) for each")
     return pair[1]
 
-# %% ../nbs/09_loaders.ipynb #393cb030
+# %% ../nbs/09_loaders.ipynb #8d3f2370
 def as_labels(
     y, # labels of some images
     what:str='test', # whose they are, for the message
@@ -96,7 +96,7 @@ def paths_of(
     ok = len(p)==len(ds) and all(hasattr(o,'__fspath__') or isinstance(o,str) for o in p)
     return [str(o) for o in p] if ok and len(p) else None
 
-# %% ../nbs/09_loaders.ipynb #c25e7706
+# %% ../nbs/09_loaders.ipynb #f0345996
 @contextmanager
 def _random_as_it_was():
     "Whatever is drawn inside, the caller's random numbers go on as if it had not been"
@@ -168,7 +168,8 @@ def _from_fastai(data):
     if not data.indexed: return as_dl(data.dataset)   # refused there
     own = 'get_idxs' in vars(data) or type(data).get_idxs is not DataLoader.get_idxs
     if not own and data.n==len(data.dataset): return data.new(shuffle=False, drop_last=False)
-    part = _Part(data.dataset, _fixed(lambda: iter(data.get_idxs()), len(data.dataset), type(data).__name__))
+    def draw(): return iter(data.get_idxs() if own else range(data.n))
+    part = _Part(data.dataset, _fixed(draw, len(data.dataset), type(data).__name__))
     return data.new(part, shuffle=False, drop_last=False, get_idxs=lambda: list(range(len(part))))
 
 # %% ../nbs/09_loaders.ipynb #3a65e033
