@@ -6,10 +6,10 @@ BIN := .venv/bin
 export OMP_NUM_THREADS ?= 1
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: help demo test install readme nbs docs clean
+.PHONY: help demo test test-gpu install readme nbs docs clean
 
 help: ## list the targets
-	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile
 
 demo: install ## run the whole loop on built-in data; report in reports/demo
 	MPLBACKEND=agg PYTHONWARNINGS=ignore $(BIN)/closed_loop_demo --out reports/demo
@@ -19,6 +19,9 @@ test: install ## notebooks, pytest, and a check that generated files are in step
 	MPLBACKEND=agg $(BIN)/pytest -q tests
 	$(BIN)/python tools/in_step.py
 	@echo "make test: notebooks, pytest and generated files all pass."
+
+test-gpu: install ## what only a GPU can show; skipped without one
+	$(BIN)/pytest -q -m gpu tests
 
 install: .venv/.installed ## make .venv and install the library with its tools
 

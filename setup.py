@@ -34,7 +34,7 @@ setup(
     packages=find_packages(include=[cfg['lib_path'], cfg['lib_path'] + '.*']),
     package_data={cfg['lib_path']: cfg.get('package_data', '').split()},
     install_requires=cfg['requirements'].split(),
-    extras_require={'dev': cfg['dev_requirements'].split()},
+    extras_require={'dev': cfg['dev_requirements'].split(), 'ray': cfg['ray_requirements'].split()},
     entry_points={
         'console_scripts': cfg['console_scripts'].split(),
         'nbdev': [f"{cfg['lib_path']}={cfg['lib_path']}._modidx:d"],

@@ -1,9 +1,12 @@
-"""Corrupted test images: base, BatchNorm adaptation, Tent, TTT, CLI and TTT + CLI, with both presets.
+"""Corrupted test images: what adapts a network to them, alone and with a second look on top.
 
-    python benchmarks/shifted.py --data glyphs
-    python benchmarks/shifted.py --data path/to/tiny-imagenet-60
+    python benchmarks/shifted.py --data glyphs --seeds 1 2 3
+    python benchmarks/shifted.py --data path/to/tiny-imagenet-60 --n_test 500 --Q 6 --epochs 3
+
+Every condition is written as soon as it is there, and a run that was stopped goes on where it was. Severity 0 is the clean test set.
 """
-import argparse
+import argparse, json, time, warnings
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -11,47 +14,92 @@ import pandas as pd
 import torch
 
 from accuracy import folder_problem, parser as problem
-from closed_loop.data.corruptions import corrupt, seed_of
-from closed_loop.data.glyphs import cache_dir
-from closed_loop.paper.lab import Bench, Lab, glyph_bench
-from closed_loop.paper.shifted import imagenet_c
+from closed_loop.core import cli_predict
+from closed_loop.data.corruptions import CORRUPTIONS, corrupt, seed_of
+from closed_loop.data.glyphs import cache_dir, glyph_aug, glyph_model, glyphs
+from closed_loop.loaders import as_dl
+from closed_loop.look import Views, look
+from closed_loop.paper.baselines import bn_adapt, tent
+from closed_loop.paper.bench import _corrupt_glyphs
+from closed_loop.paper.rotation import TTTNet, train_branch
+from closed_loop.paper.ttt import ttt_predict, ttt_then_cli
+from closed_loop.shift import ShiftedLook
 from common import write
 
 
-def folder_bench(args):
-    "A small ResNet trained from scratch on a folder at 32 pixels, as in accuracy.py"
-    a = problem('').parse_args(['--data',args.data])
-    model,train,_,test,_ = folder_problem(args.seed, a)
-    test = test.some(np.linspace(0, len(test)-1, args.n_test).round().astype(int))
-    def shifted(net, name, severity):
-        ds = test.some(slice(None)); ds.source = 'generated'
-        ds.x = torch.stack([torch.from_numpy(corrupt(x.permute(1,2,0).numpy(), name, severity, seed_of(args.seed,i))).permute(2,0,1) for i,x in enumerate(test.x)])
+class Data:
+    "A network, its training images and its test images, clean and corrupted"
+    def __init__(self, args, seed):
+        self.seed,self.glyphs = seed,args.data=='glyphs'
+        if self.glyphs:
+            self.model,self.flip = glyph_model(seed=seed, progress=False),False
+            self.train,self.test = glyphs(args.n_train, seed=seed, transform=glyph_aug()),glyphs(max(1,round(args.n_test/160)),'test',seed=seed)
+        else:
+            self.model,self.train,_,test,_ = folder_problem(seed, problem('').parse_args(['--data',args.data]))
+            self.test,self.flip = test.some(np.linspace(0, len(test)-1, min(args.n_test,len(test))).round().astype(int)),True
+        self.y = torch.as_tensor(self.test.targets)
+
+    def shifted(self, name, severity):
+        if severity==0: return self.test
+        if self.glyphs: return _corrupt_glyphs(self.test, name, severity, self.seed)
+        ds = self.test.some(slice(None))
+        ds.x = torch.stack([torch.from_numpy(corrupt(x.permute(1,2,0).numpy(), name, severity, seed_of(self.seed,i))).permute(2,0,1) for i,x in enumerate(self.test.x)])
         return ds
-    return Bench(Path(args.data).name, ['small'], lambda net: model, lambda net: (train,test), shifted, 'full', ('small',), 'small', flip=True,
-        ident=dict(data=Path(args.data).name, train=len(train), test=len(test)))
+
+    @lru_cache(None)
+    def ttt(self):
+        "The network with a rotation branch; two epochs, each image turned once"
+        net = TTTNet(self.model, seed=self.seed)
+        train_branch(net, self.train, 2, expand=False, device='cpu', seed=self.seed, progress=False)
+        return net.eval()
+
+
+def methods(d, args):
+    "Name -> test images -> (N, C) logits or probabilities"
+    views = dict(views=.07, flip=d.flip)
+    how = dict(Q=args.Q, epochs=args.epochs, progress=False, device='cpu', seed=d.seed)
+    def cli(preset, **kw): return lambda te: cli_predict(d.model, d.train, te, preset=preset, **how, **(dict(flip=d.flip) if preset=='default' else {}), **kw).probs
+    ttt = dict(flip=d.flip)
+    def then_cli(preset): return lambda te: ttt_then_cli(d.ttt(), d.train, te, online=True, ttt=ttt, preset=preset, **how, **(dict(rule='conditional',alpha=.5,eps=.85) if preset=='default' else {})).probs
+    return {'base':lambda te: look(d.model, as_dl(te))[0], 'base + views':lambda te: look(Views(d.model,**views), as_dl(te))[0],
+        'BN':lambda te: bn_adapt(d.model, te, seed=d.seed), 'BN + views':lambda te: ShiftedLook(0.,**views)(d.model, as_dl(te))[0],
+        'Tent':lambda te: tent(d.model, te, seed=d.seed), 'CLI, paper':cli('paper',eps=.6), 'CLI, default':cli('default'),
+        'BN + CLI, paper':cli('paper',eps=.6,shift='bn'), 'BN + CLI, default':cli('default',shift='bn'), 'Tent + CLI, default':cli('default',shift='tent'),
+        'auto + CLI, default':cli('default',shift='auto'), 'TTT':lambda te: ttt_predict(d.ttt(), te, online=True, **ttt, seed=d.seed, device='cpu', progress=False),
+        'TTT + CLI, paper':then_cli('paper'), 'TTT + CLI, default':then_cli('default')}
+
+
+def table(df):
+    "Means over corruptions, severities and seeds, and the spread over seeds"
+    one = df[df.severity>0].groupby(['method','seed'],sort=False).acc.mean().unstack()
+    clean = df[df.severity==0].groupby('method').acc.mean()
+    return pd.DataFrame(dict(clean=clean.reindex(one.index), corrupted=one.mean(axis=1), sd=one.std(axis=1), seeds=one.notna().sum(axis=1))).round(2)
 
 
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument('--data', default='glyphs', help='glyphs, or a folder with train/ and val/')
-    for k,v in dict(Q=5, epochs=3, n_test=320, seed=1).items(): p.add_argument(f'--{k}', type=int, default=v)
-    p.add_argument('--proportion', type=float, default=.2, help='share of the training images of a task')
-    p.add_argument('--severities', type=int, nargs='*', default=[1,2,3])
-    p.add_argument('--name')
-    args = p.parse_args(); dfs = []
-    bench = glyph_bench('full', args.seed, args.n_test) if args.data=='glyphs' else folder_bench(args)
-    bench.branch = dict(epochs=2, expand=False)   # the paper's five epochs of all four rotations take too long here
-    name = args.name or f'shifted_{"glyphs" if args.data=="glyphs" else "folder"}'
-    for preset in ('paper','default'):
-        out = cache_dir()/'shifted'/f'{bench.name}-{preset}-Q{args.Q}-e{args.epochs}-p{args.proportion}-n{args.n_test}-s{args.seed}'
-        few = dict(holdout=.01) if preset=='default' else {}   # test-time training makes a step for every held-out image
-        lab = Lab(bench, out, preset, args.seed, 'cpu', Q=args.Q, epochs=args.epochs, proportion=args.proportion, **few)
-        df = imagenet_c(lab, severities=args.severities, methods=['cli','ttt','yardsticks'] if preset=='paper' else ['cli','ttt'])
-        df['method'] = [f'{m}, {preset}' if 'CLI' in m else m for m in df.method]
-        dfs.append(df if preset=='paper' else df[df.method.str.contains('CLI')])
-        write(name, pd.concat(dfs).drop(columns=['mark']))
-    df = pd.concat(dfs)
-    print(df.pivot_table(index='method', columns='severity', values='acc', sort=False).round(2).assign(mean=lambda d: d.mean(axis=1).round(2)).to_string())
+    for k,v in dict(Q=8, epochs=3, n_test=1120, n_train=100).items(): p.add_argument(f'--{k}', type=int, default=v)
+    p.add_argument('--seeds', type=int, nargs='*', default=[1])
+    p.add_argument('--severities', type=int, nargs='*', default=[3,1,5])
+    p.add_argument('--corruptions', nargs='*', default=list(CORRUPTIONS))
+    p.add_argument('--methods', nargs='*', help='some of them')
+    args = p.parse_args(); warnings.simplefilter('ignore')
+    name = f'shifted_{"glyphs" if args.data=="glyphs" else "tiny60"}'; f = cache_dir()/f'{name}-Q{args.Q}-e{args.epochs}-n{args.n_test}.jsonl'
+    done = [json.loads(l) for l in f.read_text().splitlines()] if f.exists() else []
+    have = {(r['seed'],r['corruption'],r['severity'],r['method']) for r in done}
+    for seed in args.seeds:
+        d = Data(args, seed); ms = methods(d, args)
+        for c,s in [('none',0)]+[(c,s) for s in args.severities for c in args.corruptions]:
+            todo = [m for m in args.methods or ms if (seed,c,s,m) not in have]
+            if not todo: continue
+            te = d.shifted(c, s)
+            for m in todo:
+                t = time.perf_counter(); acc = 100*(ms[m](te).argmax(1)==d.y).float().mean().item()
+                done.append(dict(seed=seed, corruption=c, severity=s, method=m, acc=round(acc,3), seconds=round(time.perf_counter()-t,2), n=len(te)))
+                with f.open('a') as o: o.write(json.dumps(done[-1])+'\n')
+            write(name, pd.DataFrame(done))
+    print(table(pd.DataFrame(done)).to_string())
 
 
 if __name__ == '__main__': main()

@@ -29,7 +29,8 @@ from closed_loop.loaders import as_dl
 from closed_loop.look import look
 from closed_loop.paper.networks import count
 from closed_loop.plan import Plan, Task, make_plan
-from closed_loop.run import ready, run_plan
+from closed_loop.run import ready
+from closed_loop.schedule import run_plan
 from closed_loop.supcon import supcon_loss
 from common import RESULTS, provenance, write
 

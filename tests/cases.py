@@ -763,7 +763,7 @@ TABLE['Batches'] = [
 REFUSED = dict(
     seed=(-1, 'now', 1.5), num_workers=(-1, 'two'), bs=(0, -4, 2.5), epochs=(0, 1.5), K=(0, 'three'), Q=(0,), quantile=(2.,), lr=(0., -.1, float('nan'), 'fast'), tau=(0.,), V=(-1,),
     layers=('layer9', -1, 1.5), preset=('fast',), rule=('best',), planner=('best',), criterion=('best',), subset=('best',), bn=('half',), loss_over=('none',), threads=('many',),
-    proportion=(0.,), caution=(.5,), holdout=(1.,), views=(.9,), alpha=(2.,), mom=(1.5,), wd=(-1.,), lam=(-1.,), cache=(-1.,), cover=(.9,), budget=(100,), epsilon=(.5,),
+    proportion=(0.,), caution=(.5,), holdout=(1.,), views=(.9,), alpha=(2.,), mom=(1.5,), wd=(-1.,), lam=(-1.,), cache=(-1., 'much'), shift=('rain',), prior=(-1.,), minutes=(0, -1), executor=('cloud',), cover=(.9,), budget=(100,), epsilon=(.5,),
     device=('gpu', 'cuda:97'))
 
 TABLE['Settings'] = [
@@ -771,6 +771,7 @@ TABLE['Settings'] = [
     Case('eps=2.0', lambda w: w.predict(quantile=None, eps=2.), says='eps=2.0'),
     Case('decode=-1', lambda w: w.predict(train=w.folders.train, test=w.folders.test, size=SIDE, decode=-1), says='decode=-1'),
     Case('cache_dir that is a file', lambda w: w.predict(layers=1, V=1, cache_dir=with_file(w.new(), 'here')/'here'), says='cache_dir='),
+    Case('store that is a file', lambda w: w.predict(store=with_file(w.new(), 'here')/'here'), says='here'),
     Case('numbers of numpy', lambda w: w.predict(K=np.int64(3), Q=np.int64(2), seed=np.int64(0), lr=np.float32(.01)), ok=nearly),
 ]
 

@@ -1,5 +1,5 @@
 "The commands, run as people run them"
-import json, os, re, resource, shutil, signal, subprocess, sys, time
+import itertools, json, os, re, resource, shutil, signal, subprocess, sys, time
 from pathlib import Path
 from unittest import mock
 
@@ -55,8 +55,11 @@ def fitted(folder):
     return net
 
 
+NEW = itertools.count()
+
+
 def args(d, **kw):
-    a = dict(train=str(d/'train'), test=str(d/'test'), arch='shufflenet_v2_x0_5', weights=str(d/'w.pth'), size=32, preset='paper', Q=2, K=2, epochs=1, eps=1., bs=16, out=str(d/'out'))
+    a = dict(train=str(d/'train'), test=str(d/'test'), arch='shufflenet_v2_x0_5', weights=str(d/'w.pth'), size=32, preset='paper', Q=2, K=2, epochs=1, eps=1., bs=16, out=str(d/f'out{next(NEW)}'))   # tasks of other settings are refused
     return {**a, **kw}
 
 
@@ -70,7 +73,7 @@ def run(*cmd):
 
 
 def test_predict_writes_what_it_promises(images):
-    res = run(BIN/'closed_loop_predict', *typed(args(images)), '--skip-bad')
+    res = run(BIN/'closed_loop_predict', *typed(args(images, out=images/'out')), '--skip-bad')
     assert res.returncode == 0, res.stderr
     assert res.stderr == ''
     df = pd.read_csv(images/'out/predictions.csv')
@@ -215,6 +218,19 @@ def test_two_processes_do_not_share_a_folder(images, tmp_path, capsys):
     assert 'the first look was taken' in err and not (tmp_path/LOCK).exists()
 
 
+def test_the_same_command_in_two_terminals(images, tmp_path):
+    cmd = [BIN/'closed_loop_predict', *typed(args(images, out=tmp_path/'o', Q=4))]
+    ps = [subprocess.Popen(cmd, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    said = [p.communicate(timeout=300) for p in ps]
+    assert [p.returncode for p in ps] == [0, 0] and all('report: ' in out for out, _ in said), said
+    n = len(load_result(tmp_path/'o').plan)
+    assert len(list((tmp_path/'o/tasks').glob('*.safetensors'))) == n+1 and not list(tmp_path.rglob('*.claim')) and not (tmp_path/'o'/LOCK).exists()
+    res = run(*cmd, '--rule', 'blend')   # rules are computed from what is kept
+    assert res.returncode == 0 and f'{n} of {n} tasks were there' in res.stdout
+    res = run(*cmd, '--epochs', '2')
+    assert res.returncode == 2 and '--epochs 1, not 2' in res.stderr and res.stderr.count('\n') == 1
+
+
 STRANGE = ['a\udcff.jpg', 'b\nc.jpg', 'd\re.jpg', 'naïve, "→".jpg']   # the first is not UTF-8
 
 
@@ -287,7 +303,7 @@ def test_a_real_process_is_stopped_while_it_imports(images, tmp_path, num):
     p = subprocess.Popen([BIN/'closed_loop_predict', *typed(args(images, out=tmp_path/'o'))], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                          preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler))   # a background job ignores Ctrl-C
     for _ in range(600):
-        if (tmp_path/'o'/LOCK).exists(): break
+        if (tmp_path/'o').exists(): break
         time.sleep(.05)
     p.send_signal(num)
     out, err = p.communicate(timeout=120)
@@ -303,8 +319,11 @@ def test_a_stopped_run_leaves_the_network_as_it_was(images, tmp_path, capsys):
         os.kill(os.getpid(), signal.SIGTERM)
     with mock.patch.object(sys, 'argv', ['closed_loop_predict', *typed(args(images, out=tmp_path/'o'))]), mock.patch('closed_loop.paper.networks.network', lambda *a: net):
         with mock.patch.object(commands, '_progress', lambda: stop), pytest.raises(SystemExit) as left: closed_loop_predict()
-    assert left.value.code == 143 and len(changed) == 1 and not (tmp_path/'o').exists()
+    assert left.value.code == 143 and len(changed) == 1 and not any(changed)
     assert all(torch.equal(v, before[k]) for k, v in net.state_dict().items())
+    err, tasks = capsys.readouterr().err, tmp_path/'o/tasks'
+    assert err == f"closed_loop: stopped by SIGTERM; the same command goes on from 1 finished task in '{tasks}'\n"
+    assert sorted(p.suffix for p in tasks.iterdir()) == ['.json', '.safetensors', '.safetensors'] and [p.name for p in tasks.parent.iterdir()] == ['tasks']
 
 
 def test_a_page_that_fails_loses_nothing(images, tmp_path, capsys):

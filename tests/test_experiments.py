@@ -1,5 +1,5 @@
 "Every experiment of the paper, at smoke scale, from folders in ImageNet's and ImageNet-C's layouts"
-import json, subprocess, sys
+import json, multiprocessing, subprocess, sys
 from pathlib import Path
 
 import numpy as np
@@ -7,14 +7,16 @@ import pandas as pd
 import pytest
 import torch
 
+from closed_loop.checkpoint import weights_id
 from closed_loop.commands import closed_loop_experiment
 from closed_loop.config import CHOICES
 from closed_loop.data.corruptions import write_corrupted
 from closed_loop.data.imagenet import make_imagenet
-from closed_loop.paper.experiments import run_experiment
-from closed_loop.paper.lab import Lab, imagenet_bench, open_network, robust_networks
+from closed_loop.paper.bench import glyph_bench, imagenet_bench, open_network, robust_networks
+from closed_loop.paper.experiments import SWEEPS, run_experiment
+from closed_loop.paper.lab import Lab
 from closed_loop.paper.networks import network
-from closed_loop.paper.store import weights_id
+from closed_loop.paper.store import Store
 
 TINY = Path(__file__).parents[2]/'shared/data/tiny-imagenet-60'
 
@@ -38,7 +40,7 @@ def folders(tmp_path_factory):
 def lab(folders): return Lab(imagenet_bench(folders/'data', folders/'c', 'smoke', 'random'), folders/'out', device='cpu')
 
 
-@pytest.mark.parametrize('name', [n for n in CHOICES['experiment'] if n not in ('imagenet_c', 'table1')])
+@pytest.mark.parametrize('name', [n for n in CHOICES['experiment'] if n not in ('imagenet_c', 'table1', 'ttt_reimplementation')])
 def test_experiment_runs_to_its_end(lab, name):
     df = run_experiment(name, lab, nets=['ResNet-18'])
     out = lab.store.out
@@ -56,14 +58,171 @@ def test_table1_of_several_networks_stands_beside_the_paper(lab):
     assert df.params_m.round(1).to_dict() == {'ResNet-18': 11.7, 'MobileNet-V3': 5.5, 'EfficientNet-B0': 5.3}
 
 
-def test_imagenet_c_with_robust_networks(folders):
+def test_imagenet_c_with_robust_networks(folders, capsys):
     lab = Lab(imagenet_bench(folders/'data', folders/'c', 'smoke', 'random', folders/'robust'), folders/'outc', device='cpu', epochs=1, Q=1)
-    df = run_experiment('imagenet_c', lab, nets=['ResNet-50'], severities=[1, 2], corruptions=['fog', 'contrast'])
-    assert sorted(df.method.unique()) == sorted(['base', 'CLI', 'TTT', 'TTT+CLI', 'BN', 'Tent', 'AugMix', 'ANT']) and len(df) == 8*4
+    df = run_experiment('imagenet_c', lab, nets=['ResNet-50'], severities=[1], corruptions=['fog', 'contrast'])
+    assert sorted(df.method.unique()) == sorted(['base', 'CLI', 'TTT', 'TTT+CLI', 'BN', 'Tent', 'AugMix', 'ANT']) and len(df) == 8*2
     assert set(df.source) == {'generated'} and set(df.N) == {12}
     p = df[(df.method == 'TTT+CLI') & (df.corruption == 'fog') & (df.severity == 1)]
     assert p.paper_acc.notna().all() and df[df.method == 'Tent'].paper_acc.isna().all()
     for _, g in df.groupby(['severity', 'corruption']): assert set(g[g.acc == g.acc.max()].mark) == {'best'}
+    assert set(df.shown) == {'as they are'}
+    two = run_experiment('ttt_reimplementation', lab, nets=['resnet50'], severities=[1], corruptions=['fog']).iloc[0]
+    assert (two.paper_published, two.paper_modified) == (63.70, 68.28) and two.modified == df[(df.method == 'TTT') & (df.corruption == 'fog') & (df.severity == 1)].acc.item()
+    closed_loop_experiment('imagenet_c', str(folders/'data'), data_c=str(folders/'c'), scale='smoke', weights='random', robust=str(folders/'robust'), out=str(folders/'outc'),
+                           severities='1', corruptions='fog', settings='epochs=1,Q=1', device='cpu')
+    says = capsys.readouterr().out
+    assert says.index(f'{p.paper_acc.item():.2f}') > says.index("the paper's TTT+CLI") and 'images are shown as they are' in says
+
+
+def test_official_files_are_shown_as_they_are(folders):
+    "Pixels of a file that has the network's size are only normalised; other sizes, and resize=True, are resized and cropped"
+    def bench(**k): return imagenet_bench(folders/'data', folders/'c', 'smoke', 'random', **k)
+    ds, mean, std = bench().shifted('ResNet-18', 'fog', 1), np.array([.485, .456, .406]), np.array([.229, .224, .225])
+    from PIL import Image
+    raw = Image.open(ds.paths[0]).convert('RGB')
+    want = (np.asarray(raw)/255-mean)/std
+    assert raw.size == (64, 64) and ds.shown == 'as they are' and np.abs(ds[0][0].permute(1, 2, 0).numpy()-want).max() < 1e-5
+    again = bench(resize=True).shifted('ResNet-18', 'fog', 1)
+    assert again.shown == 'resized' and (again[0][0]-ds[0][0]).abs().max() > .01
+    assert bench().shifted('Inception-V3', 'fog', 1).shown == 'resized'   # it takes 75 pixels at least
+
+
+class Count:
+    "Counts real runs of closed-loop inference, by what they were asked for"
+    def __init__(self, monkeypatch):
+        import closed_loop.paper.lab as m
+        self.runs, run = [], m.cli_predict
+        def counted(model, train, test, **kw):
+            res = run(model, train, test, **kw)
+            self.runs.append((weights_id(model), len(test), json.dumps(vars(res.cfg), sort_keys=True, default=str)))
+            return res
+        monkeypatch.setattr(m, 'cli_predict', counted)
+
+
+def test_each_distinct_run_is_made_once(tmp_path, monkeypatch):
+    "Sweeps, ablations and tables ask for the base run under many names; what a run is comes from its result"
+    count, bench = Count(monkeypatch), glyph_bench(n_test=160)
+    lab = Lab(bench, tmp_path, device='cpu')
+    names = [*SWEEPS, 'table1', 'supcon', 'layers', 'online', 'gallery', 'pure_fine_tuning']
+    rows = {n: run_experiment(n, lab) for n in names}
+    # of 17 that are asked for: base, Q=1, eps .5 and .9, K 2 and 3, epochs=2, proportion=.5, lam=0, layer4, eps=.3 in groups and alone
+    assert len(count.runs) == len(set(count.runs)) == 12
+    assert rows['Q'].gain[1] == rows['epochs'].gain[0] == rows['proportion'].gain[1] == rows['table1'].gain[0] == rows['layers'].gain[1]
+    n = len(count.runs)
+    for k in names: run_experiment(k, Lab(bench, tmp_path, device='cpu'))
+    assert len(count.runs) == n
+
+
+@pytest.mark.parametrize('how', ['preset', 'precision', 'device', 'weights'])
+def test_what_changes_the_answer_makes_another_unit(tmp_path, monkeypatch, how):
+    count, bench = Count(monkeypatch), glyph_bench(n_test=160)
+    def row(seed=None, **kw):
+        lab = Lab(bench, tmp_path, device='cpu')
+        if how == 'weights' and seed: lab.model('glyph_net').fc.bias.data[0] += 1e-3
+        if how == 'device' and seed: lab.predict, lab.device = lambda *a, **k: Lab.predict(Lab(bench, tmp_path, device='cpu'), *a, **k), torch.device('meta')
+        return lab.cli('glyph_net', eps=.3, **kw)
+    row()
+    if how == 'preset': monkeypatch.setitem(__import__('closed_loop.config').config.PRESETS, 'paper', dict(tau=.2))
+    row(1, **(dict(precision='bf16') if how == 'precision' else {}))
+    assert len(count.runs) == 2 and len(list((tmp_path/'units').iterdir())) == 2
+    row(1, **(dict(precision='bf16') if how == 'precision' else {}))
+    assert len(count.runs) == 2
+
+
+def _write(out, n, go):
+    s = Store(out, a=1)
+    go.wait()
+    for i in range(n): s.get(f'u{i}', lambda d: [dict(i=i, text='x'*20000)], b=2)
+
+
+def test_three_processes_write_the_same_units(tmp_path):
+    ctx = multiprocessing.get_context('fork')
+    go = ctx.Barrier(3)
+    ps = [ctx.Process(target=_write, args=(tmp_path, 60, go)) for _ in range(3)]
+    for p in ps: p.start()
+    for p in ps: p.join(60)
+    assert [p.exitcode for p in ps] == [0, 0, 0]
+    files = [p for p in tmp_path.rglob('*') if p.is_file()]
+    assert len(files) == 61 and all(json.loads(p.read_text()) for p in files)   # whole, and nothing is left over
+
+
+def test_settings_given_are_honoured_everywhere(folders, tmp_path, monkeypatch):
+    "eps, lr, bs and lam, in the arguments of whatever runs"
+    import closed_loop.paper.experiments, closed_loop.paper.lab, closed_loop.paper.shifted
+    seen = []
+    def stop(*a, **kw):
+        seen.append(kw)
+        raise KeyboardInterrupt
+    given = dict(eps=.45, lr=.003, bs=7, lam=.25)
+    lab = Lab(glyph_bench(n_test=160), tmp_path, device='cpu', num_workers=0, **given)
+    row = lab.cli('glyph_net')
+    lab.num_workers = 3
+    monkeypatch.setattr(closed_loop.paper.experiments, 'pft', stop)
+    with pytest.raises(KeyboardInterrupt): run_experiment('pure_fine_tuning', lab)
+    assert seen.pop().items() >= dict(lr=.003, bs=7, lam=.25, price=row['price'], num_workers=3).items()
+    monkeypatch.setattr(closed_loop.paper.lab, 'cli_predict', stop)
+    monkeypatch.setattr(closed_loop.paper.shifted, 'ttt_then_cli', stop)
+    monkeypatch.setattr(Lab, 'branch', lambda self, net: None)   # its training is another matter
+    for name, kw in (('Q', {}), ('imagenet_c', dict(methods=['cli'])), ('imagenet_c', dict(methods=['ttt']))):
+        if name == 'imagenet_c': kw.update(severities=[1], corruptions=['fog'])
+        with pytest.raises(KeyboardInterrupt): run_experiment(name, lab, **kw)
+        assert seen.pop().items() >= dict(given, num_workers=3).items()
+    for preset, eps in (('paper', .6), ('default', .85)):   # its own where none is given
+        with pytest.raises(KeyboardInterrupt):
+            run_experiment('imagenet_c', Lab(glyph_bench(n_test=160), tmp_path/preset, preset, device='cpu'), severities=[1], corruptions=['fog'], methods=['ttt'])
+        assert seen.pop()['eps'] == eps
+
+
+def test_a_stopped_unit_goes_on_task_by_task(tmp_path, monkeypatch):
+    import closed_loop.schedule as m
+    done, run = [], m.run_task
+    def row(out, most=99):
+        def task(*a):
+            if len(done) == most: raise KeyboardInterrupt
+            done.append(a)
+            return run(*a)
+        monkeypatch.setattr(m, 'run_task', task)
+        return Lab(glyph_bench(n_test=160), tmp_path/out, device='cpu', Q=3).cli('glyph_net')
+    whole = row('a')
+    done.clear()
+    with pytest.raises(KeyboardInterrupt): row('b', 2)
+    again = row('b')
+    assert len(done) == again['tasks'] == 3 and {**again, 'tpi_s': 0} == {**whole, 'tpi_s': 0}
+    assert not list(tmp_path.rglob('work'))
+
+
+def test_held_out_images_are_looked_at_once_for_all_conditions(tmp_path, monkeypatch):
+    "The second condition looks at its own images alone, and says what it says without the first"
+    import closed_loop.look as m
+    looked, batches = [], m.look_in_batches
+    monkeypatch.setattr(m, 'look_in_batches', lambda model, dl, device='cpu': looked.append(getattr(dl, 'n', 0)) or batches(model, dl, device))
+    kw = dict(severities=[1], methods=['cli'])
+    def run(n, *corruptions): return run_experiment('imagenet_c', Lab(glyph_bench(n_test=160), tmp_path/str(n), 'default', device='cpu', eps=.3, Q=1), corruptions=corruptions, **kw)
+    both = run(0, 'contrast', 'fog')
+    tests = looked.count(160)
+    n, looked[:] = len(looked), []
+    apart = run(1, 'contrast'), run(2, 'fog')
+    assert tests == looked.count(160) == 2 and n < len(looked)
+    pd.testing.assert_frame_equal(both, pd.concat(apart, ignore_index=True))
+
+
+def test_corrupted_images_are_made_once(folders, tmp_path, monkeypatch):
+    from closed_loop.data.corruptions import Corrupted
+    made, image = [], Corrupted.image
+    monkeypatch.setattr(Corrupted, 'image', lambda self, i: made.append(i) or image(self, i))
+    kw = dict(severities=[1], corruptions=['contrast'], methods=['cli', 'yardsticks'])
+    def run(n, **k):
+        lab = Lab(imagenet_bench(folders/'data', None, 'smoke', 'random', folders/'robust', n_test=6), tmp_path/str(n), device='cpu', num_workers=0, eps=.3, **k)
+        return run_experiment('imagenet_c', lab, nets=['ResNet-18'], **kw), lab
+    df, lab = run(0)
+    assert len(made) == 6 and set(df.N) == {6}
+    units = [json.loads(p.read_text())['images'] for p in lab.store.out.glob('units/*/unit.json')]
+    assert len(units) == 4 and set(units) == {f'corrupted/{p.name}' for p in (lab.store.out/'corrupted').iterdir()}
+    other, lab = run(1, keep=0.)
+    assert len(made) > 6*4 and not list((lab.store.out/'corrupted').iterdir())
+    assert {json.loads(p.read_text())['images'] for p in lab.store.out.glob('units/*/unit.json')} == {'nowhere, corrupted every time'}
+    pd.testing.assert_frame_equal(df, other)
 
 
 def test_images_are_corrupted_on_the_fly_without_a_folder(folders):
@@ -85,7 +244,6 @@ def test_results_of_other_settings_are_refused(lab, folders):
     for kw, says in ((dict(preset='default'), 'preset'), (dict(seed=1), 'seed'), (dict(eps=.5), 'settings')):
         with pytest.raises(ValueError, match=says): Lab(bench(), out, device='cpu', **kw)
     with pytest.raises(ValueError, match='test=12, not 5'): Lab(bench(n_test=5), out, device='cpu')
-    with pytest.raises(ValueError, match='weights='): run_experiment('table1', Lab(bench(seed=7), out, device='cpu'), nets=['ResNet-18'])
 
 
 def test_local_weights_by_name(tmp_path):
@@ -98,7 +256,7 @@ def test_local_weights_by_name(tmp_path):
 
 @pytest.mark.parametrize('kw,says', [
     (dict(name='table9'), "'table9'"), (dict(data='nowhere'), 'nowhere'), (dict(scale='huge'), '--scale huge'), (dict(preset='fast'), '--preset fast'),
-    (dict(nets='ResNet-19'), "'ResNet-19'"), (dict(name='imagenet_c', corruptions='rain'), "'rain'"), (dict(name='imagenet_c', severities='7'), '7'),
+    (dict(nets='ResNet-19'), "'ResNet-19'"), (dict(nets='ResNet-18', data='glyphs'), "'ResNet-18' cannot be used with glyphs"), (dict(name='imagenet_c', corruptions='rain'), "'rain'"), (dict(name='imagenet_c', severities='7'), '7'),
     (dict(settings='Z=1'), 'Z=1'), (dict(severities='x', name='imagenet_c'), "'x'")])
 def test_what_is_wrong_is_said_in_one_sentence(folders, tmp_path, capsys, kw, says):
     a = dict(name='table1', data=str(folders/'data'), scale='smoke', weights='random', out=str(tmp_path/'o'), device='cpu')
@@ -112,4 +270,5 @@ def test_the_command(tmp_path):
     res = subprocess.run(cmd, capture_output=True, text=True)
     assert res.returncode == 0, res.stderr
     assert 'softmax' in res.stdout and json.loads((tmp_path/'criterion.json').read_text())['command'].startswith('closed_loop_experiment criterion --data glyphs')
-    assert json.loads((tmp_path/'units/criterion_glyph_net/unit.json').read_text())['key']['weights']
+    assert 'more rows in' in res.stdout and len(res.stdout.splitlines()) < 60
+    assert json.loads(next(tmp_path.glob('units/criterion_glyph_net-*/unit.json')).read_text())['key']['weights']

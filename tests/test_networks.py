@@ -11,7 +11,7 @@ from torch.utils.data import TensorDataset
 
 from closed_loop.adapt import FrozenEval
 from closed_loop.core import cli_predict
-from closed_loop.data.decoded import Preprocessing, preprocessing_of
+from closed_loop.data.preprocessing import Preprocessing, preprocessing_of
 from closed_loop.layers import deep_groups, freeze, last_linear, layer_groups
 from closed_loop.paper.networks import NETWORKS, build, count, load_model, network
 from closed_loop.paper.weights import load_weights, read_weights

@@ -26,14 +26,15 @@ def pft(
     lr:float=0.01, # at the start
     seed:int=0, # of everything random
     device='cpu', # where the model is
+    num_workers:int=None, # loader processes, see `as_dl`
     **kwargs, # settings of `adapt_learner`
 )->Tensor: # (N, C) logits
     "Pure fine-tuning on all classes, with the number of updates of closed-loop inference to within half an epoch"
-    aux = train if isinstance(train,AuxSet) else AuxSet(train, bs=bs)
+    aux = train if isinstance(train,AuxSet) else AuxSet(train, bs=bs, num_workers=num_workers)
     with rollback(model):
         dl = aux.loader(range(aux.C), seed=seed, bs=bs)
         adapt(adapt_learner(model, device=device, **kwargs), dl, max(1,round(price/len(aux))), lr, seed)
-        return look(model, as_dl(test,bs), device)[0]
+        return look(model, as_dl(test,bs,num_workers), device)[0]
 
 # %% ../../nbs/paper/05_baselines.ipynb #426c998b
 def tta(
@@ -42,9 +43,10 @@ def tta(
     views:float=0.07, # shift, as a share of the image's side
     flip:bool=False, # mirrored copies too
     device='cpu', # where the model is
+    num_workers:int=None, # loader processes, see `as_dl`
 )->Tensor: # (N, C) log probabilities
     "Test-time augmentation"
-    return look(Views(model,views,flip), as_dl(test), device)[0]
+    return look(Views(model,views,flip), as_dl(test,num_workers=num_workers), device)[0]
 
 # %% ../../nbs/paper/05_baselines.ipynb #d54f6984
 def knn_rerank(
@@ -57,9 +59,11 @@ def knn_rerank(
     k:int=20, # neighbours
     tau:float=0.07, # similarities are divided by this
     device='cpu', # where the model is
+    num_workers:int=None, # loader processes, see `as_dl`
 )->Tensor: # (N, C) probabilities
     "Mean of the first look and a neighbour vote among its top-`K` classes, for hard images"
-    aux,test_dl = train if isinstance(train,AuxSet) else AuxSet(train),as_dl(test)
+    aux = train if isinstance(train,AuxSet) else AuxSet(train, num_workers=num_workers)
+    test_dl = as_dl(test, num_workers=num_workers)
     zt,_ = features(model, with_test_tfms(aux.dl,test_dl), device)
     z,_ = features(model, test_dl, device)
     yt,p = torch.as_tensor(aux.targets),first.softmax(1)
@@ -110,16 +114,17 @@ def bn_adapt(
     bs:int=256, # test batch
     seed:int=None, # look at the images in this random order; in their own if not given
     device='cpu', # where the model is
+    num_workers:int=None, # loader processes, see `as_dl`
 )->Tensor: # (N, C) logits, in the order of `test`
     "Answers with BatchNorm statistics of the test batch"
     _norms(model)
     if not prior>=0: raise ValueError(f"prior={prior} images: expected 0 or more")
-    return _in_order(lambda dl: look(_BatchStats(model,prior), dl, device)[0], test, bs, seed)
+    return _in_order(lambda dl: look(_BatchStats(model,prior), dl, device)[0], test, bs, seed, num_workers)
 
 # %% ../../nbs/paper/05_baselines.ipynb #8ea03b43
-def _in_order(f, test, bs, seed):
+def _in_order(f, test, bs, seed, num_workers):
     "What `f` says of the batches of a loader over test images in random order, put back into their own"
-    dl = as_dl(test, bs)
+    dl = as_dl(test, bs, num_workers)
     n = getattr(dl,'n',None) or len(dl.dataset)
     order = torch.arange(n) if seed is None else torch.randperm(n, generator=torch.Generator().manual_seed(seed))
     z = f(sub_dl(dl, order.tolist(), bs))
@@ -159,6 +164,7 @@ def tent(
     bs:int=64, # test batch
     seed:int=None, # look at the images in this random order; in their own if not given
     device='cpu', # where the model is
+    num_workers:int=None, # loader processes, see `as_dl`
 )->Tensor: # (N, C) logits, in the order of `test`
     "Fully test-time adaptation by entropy minimisation"
     if steps<1 or not lr>0:
@@ -167,4 +173,4 @@ def tent(
         with _tent_mode(model) as params:
             opt = torch.optim.SGD(params, lr, momentum=mom)
             return torch.cat([_tent_step(model, split_batch(b,device)[0], opt, steps) for b in dl])
-    return _in_order(run, test, bs, seed)
+    return _in_order(run, test, bs, seed, num_workers)

@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torchvision import models as tvm, transforms as T
 from ..config import CHOICES
-from ..data.decoded import Preprocessing
+from ..data.preprocessing import Preprocessing
 from ..data.glyphs import glyph_net   # which registers itself
 from .weights import load_weights, sidecar
 

@@ -8,13 +8,14 @@ __all__ = ['rotations', 'cut_group', 'set_norm', 'RotationBranch', 'rotation_bra
 
 # %% ../../nbs/paper/03_rotation.ipynb #fa089e3d
 import copy, math, pandas as pd, torch, torch.nn.functional as F
+from functools import partial
 from torch import nn, Tensor
 from fastai.callback.core import Callback, TrainEvalCallback
 from fastai.callback.schedule import ParamScheduler, SchedCos
 from fastai.learner import CastToTensor
 from fastai.torch_core import no_random
 from fastcore.meta import delegates
-from ..look import amp_dtype, eval_mode, main_logits, on_device
+from ..look import amp_dtype, eval_mode, main_logits, on_device, split_batch
 from ..layers import last_linear, layer_groups, output_of
 from ..adapt import FrozenEval, TrainOnly, amp_cbs, rollback, sgd_learner
 from ..auxset import AuxSet
@@ -50,13 +51,20 @@ def cut_group(
 # %% ../../nbs/paper/03_rotation.ipynb #ca2b5bf0
 _NORMS = ('batch','group')
 
+def _groups(model):
+    "Groups of GroupNorm that suit a network"
+    widths = [getattr(m,'num_features',0) or m.num_channels for m in model.modules()
+              if isinstance(m,(nn.BatchNorm2d,nn.GroupNorm))]
+    return 32 if min(widths,default=0)>=64 else 8
+
 def set_norm(
     module:nn.Module, # changed in place
     norm:str='group', # `batch` or `group`
-    groups:int=8, # groups of a GroupNorm layer, fewer where its channels cannot be divided
+    groups:int=None, # of a GroupNorm layer, fewer where its channels cannot be divided; 32, or 8 in small networks
 )->nn.Module:
     "Make every BatchNorm a fresh GroupNorm, or the other way round"
     if norm not in _NORMS: raise ValueError(f"norm={norm!r} is unknown: expected one of {', '.join(_NORMS)}")
+    groups = groups or _groups(module)
     for n,m in module.named_children():
         if norm=='group' and isinstance(m,nn.BatchNorm2d):
             c = m.num_features
@@ -113,7 +121,7 @@ def rotation_branch(
     after=None, # see `cut_group`
     x:Tensor=None, # a batch of its images; noise of 96×96 pixels if not given
     norm:str='batch', # `batch` or `group`
-    groups:int=8, # of GroupNorm
+    groups:int=None, # of GroupNorm, see `set_norm`
     seed:int=0, # of the new weights
 )->RotationBranch:
     "A fresh branch that mirrors the groups which follow `after`, or a small one where that is impossible"
@@ -129,7 +137,7 @@ def rotation_branch(
     c = z.shape[1]
     with no_random(seed):
         body = copy.deepcopy(mods[1:]) if chained else _small(c)
-        branch = RotationBranch(set_norm(nn.Sequential(*body),norm,groups), c).to(z)
+        branch = RotationBranch(set_norm(nn.Sequential(*body),norm,groups or _groups(model)), c).to(z)
         for m in branch.modules():
             if hasattr(m,'reset_parameters'): m.reset_parameters()
     return branch.requires_grad_(True)
@@ -176,19 +184,20 @@ class _Losses(Callback):
         return pd.DataFrame(self.rows).reset_index(drop=True)
 
 # %% ../../nbs/paper/03_rotation.ipynb #8311721f
-def _fit(model, params, train, C, own, device, epochs, lr, sched,
+def _fit(model, params, train, C, own, device, epochs, lr, sched,   # `own` makes callbacks; it gets what makes a loader
     bs:int=256, # images per batch, before they are turned
     mom:float=0.9, # SGD momentum
     wd:float=1e-4, # weight decay
     seed:int=0, # of everything random
     progress:bool=False, # print each epoch's losses
     cbs=None, # more fastai callbacks
+    num_workers:int=None, # loader processes, see `as_dl`
 ):
     "Train `params` of `model`; returns the mean losses of every epoch"
-    aux = train if isinstance(train,AuxSet) else AuxSet(train, C, bs)
-    dl,log = aux.loader(range(aux.C), seed=seed, bs=bs),_Losses(progress)
-    cbs = [TrainEvalCallback, CastToTensor, TrainOnly, log, *own, *amp_cbs(amp_dtype(device),device), *(cbs or [])]
-    learn = sgd_learner(model, params, cbs, mom, wd, device, dl)
+    aux = train if isinstance(train,AuxSet) else AuxSet(train, C, bs, num_workers)
+    loader,log = partial(aux.loader, range(aux.C), seed=seed, bs=bs),_Losses(progress)
+    usual = [TrainEvalCallback, CastToTensor, TrainOnly, log, *amp_cbs(amp_dtype(device),device)]
+    learn = sgd_learner(model, params, [*usual,*own(loader),*(cbs or [])], mom, wd, device, loader())
     with no_random(seed): learn.fit(epochs, lr, cbs=ParamScheduler({'lr':sched}), reset_opt=True)
     return log.frame()
 
@@ -234,7 +243,7 @@ def train_branch(
     C = last_linear(net.model).out_features
     with on_device(net, device) as dev, rollback(net.model):
         net.model.requires_grad_(False)
-        own = [FrozenEval([net.model]), _Rotate(expand)]
+        def own(loader): return [FrozenEval([net.model]), _Rotate(expand)]
         params = list(net.branch.parameters())
         losses = _fit(_Asked(net), params, train, C, own, dev, epochs, lr, SchedCos(lr,0.), **kwargs)
     net.branch.eval().zero_grad()
@@ -243,16 +252,26 @@ def train_branch(
 # %% ../../nbs/paper/03_rotation.ipynb #891c3d76
 class RotationLoss(Callback):
     "Add `lam` times the rotation loss to the loss of a `Learner` over a `TTTNet`"
-    def __init__(self, lam:float=1., expand:bool=False): self.lam,self.expand = lam,expand
+    def __init__(self,
+        lam:float=1., # weight of the rotation loss
+        expand:bool=False, # all four rotations of each image; else one at random
+        dl=None, # batches to turn, as many as there are to learn classes from; those themselves if not given
+    ): self.lam,self.expand,self.again = lam,expand,dl
+    def before_train(self): self.own = self.again and iter(self.again)
     def after_loss(self):
         if not self.training: return
-        x,k = rotations(self.x, self.expand)
+        x = self.x if self.own is None else split_batch(next(self.own), self.x.device)[0]
+        x,k = rotations(x, self.expand)
         loss = F.cross_entropy(self.model.rotation(x).float(), k)
         self.learn.parts = {'class':self.loss.item(), 'rotation':loss.item()}
         self.learn.loss_grad = self.learn.loss_grad + self.lam*loss
         self.learn.loss = self.learn.loss_grad.clone()
 
-_SCHEDULES = dict(step=lambda lr: lambda pos: lr*.1**min(int(3*pos),2), cosine=lambda lr: SchedCos(lr,0.))
+def _falls(pos, n):
+    "How often the rate has fallen at a share `pos` of `n` epochs; the published code counts them from one"
+    return (int(pos*n+1e-6)+1)*3//n if n>=30 else min(int(3*pos),2)
+
+_SCHEDULES = dict(step=lambda lr,n: lambda pos: lr*.1**_falls(pos,n), cosine=lambda lr,n: SchedCos(lr,0.))
 
 # %% ../../nbs/paper/03_rotation.ipynb #45f90728
 @delegates(_fit)
@@ -261,16 +280,18 @@ def train_joint(
     train, # dataset, DataLoader, DataLoaders or `AuxSet` of training images
     epochs:int=90, # passes over them
     lr:float=0.1, # at the start
-    sched:str='step', # `step` divides it by ten after each third, `cosine` lets it fall to 0
+    sched:str='step', # `step` divides it by ten with each third, `cosine` lets it fall to 0
     lam:float=1., # weight of the rotation loss
     expand:bool=False, # all four rotations of each image; else one at random, as published
+    twice:bool=True, # crop images anew before they are turned, as published
     device=None, # where to run; a GPU if there is one
     **kwargs, # bs, mom, wd, seed, progress and cbs
 )->pd.DataFrame: # mean loss of classes and of rotations in each epoch
     "Train a network and its rotation branch together"
     check_training(net, epochs, lr)
     if sched not in _SCHEDULES: raise ValueError(f"sched={sched!r} is unknown: expected one of {', '.join(_SCHEDULES)}")
-    C,falls,own = last_linear(net.model).out_features,_SCHEDULES[sched](lr),[RotationLoss(lam,expand)]
+    C,falls = last_linear(net.model).out_features,_SCHEDULES[sched](lr,epochs)
+    def own(loader): return [RotationLoss(lam, expand, loader() if twice else None)]
     with on_device(net, device) as dev:
         losses = _fit(net, list(net.parameters()), train, C, own, dev, epochs, lr, falls, **kwargs)
     net.eval().zero_grad()

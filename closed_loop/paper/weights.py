@@ -10,7 +10,7 @@ import argparse, json, numpy as np, pathlib, re, torch
 from pathlib import Path
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
-from ..data.decoded import Preprocessing
+from ..data.preprocessing import Preprocessing
 
 # %% ../../nbs/paper/00_weights.ipynb #wts00006
 def _allowed():

@@ -1,0 +1,95 @@
+"Pages from processed notebooks by Sphinx, for machines without Quarto. Nothing is fetched, now or when they are read."
+import re, shutil
+from io import StringIO
+from pathlib import Path
+
+import nbformat, yaml
+from docs import page
+from docutils import nodes
+from docutils.utils.math import MathError
+from docutils.utils.math.latex2mathml import tex2mathml
+from readme import github_outputs, quarto_options
+from sphinx.application import Sphinx
+from sphinx.util import logging
+
+logger = logging.getLogger(__name__)
+CONF = dict(
+    project='closed_loop', html_title='closed_loop', html_theme='sphinx_book_theme', html_css_files=['styles.css'],
+    extensions=['myst_nb', 'sphinx_site'], nb_execution_mode='off', nb_ipywidgets_js={}, nb_render_markdown_format='myst',
+    html_math_renderer='mathml',
+    myst_enable_extensions=['dollarmath', 'colon_fence', 'attrs_inline', 'attrs_block', 'html_image'], myst_update_mathjax=False,
+    myst_heading_anchors=4, myst_heading_slug_func='docs.slug', html_copy_source=False, html_show_copyright=False,
+    html_theme_options=dict(home_page_in_toc=True, use_download_button=False, use_fullscreen_button=False, show_toc_level=2,
+                            navbar_persistent=[], pygments_dark_style='github-dark'),
+    suppress_warnings=['mystnb.unknown_mime_type', 'myst.header'])
+CALLOUT = re.compile(r'^:::+ *\{\.callout-(\w+)[^}]*\}\n(.*?)^:::+ *$', re.M | re.S)
+
+
+def mathml(self, node):
+    "Formulas as MathML, which browsers draw themselves"
+    block = isinstance(node, nodes.math_block)
+    tex = re.sub(r'\\dots\b', r'\\ldots', node.astext()) # the converter knows no \dots
+    try: m = tex2mathml(tex, as_block=block)
+    except MathError as e:
+        logger.warning('%s in the formula %s', e, tex, location=node)
+        m = tex
+    self.body.append(f'<div class="math">{m}</div>' if block else m)
+    raise nodes.SkipNode
+
+
+def setup(app):
+    app.add_html_math_renderer('mathml', (mathml, None), (mathml, None))
+    return dict(parallel_read_safe=True, parallel_write_safe=True)
+
+
+def prose(src):
+    "Quarto's Markdown as MyST's"
+    src = CALLOUT.sub(lambda m: f':::{{{m[1]}}}\n{m[2].strip()}\n:::', src)
+    src = re.sub(r'(\]\()([\w./-]+\.ipynb)', lambda m: m[1] + page(m[2]) + '.ipynb', src)
+    return re.sub(r'^(#+ .*?) *\{#([\w.-]+)\}$', r'(\2)=\n\1', src, flags=re.M)
+
+
+def convert(nb):
+    "A processed notebook's cells as MyST-NB wants them"
+    for c in nb.cells:
+        if c.cell_type == 'raw':
+            fm = yaml.safe_load(c.source.strip().strip('-'))
+            yield nbformat.v4.new_markdown_cell(f"# {fm['title']}\n\n{{.description}}\n{fm.get('description', '')}")
+        elif c.cell_type == 'markdown':
+            if not c.source.startswith('<!-- WARNING'): yield nbformat.v4.new_markdown_cell(prose(c.source))
+        else:
+            opts = quarto_options(c)
+            if opts.get('include') == 'false': continue
+            if opts.get('output') == 'asis':
+                for o in c.outputs: yield nbformat.v4.new_markdown_cell(prose(o.data['text/markdown']))
+                continue
+            c.outputs = [] if opts.get('output') == 'false' else list(github_outputs(c.outputs))
+            hide = opts.get('echo') == 'false' or not c.source.strip()
+            if hide and not c.outputs: continue
+            c.metadata = nbformat.from_dict(dict(tags=['remove-input'] if hide else []))
+            if alt := opts.get('fig-alt'): c.metadata['mystnb'] = dict(image=dict(alt=alt.strip('"')))
+            yield c
+
+
+def toctrees(groups):
+    "One cell with the site's groups"
+    tree = lambda name, nbs: '\n'.join([f'```{{toctree}}\n:hidden:\n:caption: {name}\n', *[page(o) for o in nbs if o != 'index.ipynb'], '```'])
+    return nbformat.v4.new_markdown_cell('\n\n'.join(tree(k, v) for k, v in groups.items() if set(v) - {'index.ipynb'}))
+
+
+def build(src, out, groups):
+    "Render the processed notebooks of folder `src` into folder `out`; what Sphinx complains about comes back"
+    tmp, warnings = src.parent/'sphinx', StringIO()
+    for p in sorted(src.rglob('*.ipynb')):
+        nb, dest = nbformat.read(p, as_version=4), tmp/f'{page(p.relative_to(src))}.ipynb'
+        nb.cells = list(convert(nb)) + ([toctrees(groups)] if p.name == 'index.ipynb' else [])
+        nb.metadata = nbformat.from_dict(dict(language_info=dict(name='python', pygments_lexer='python')))
+        dest.parent.mkdir(parents=True, exist_ok=True)
+        nbformat.write(nb, dest)
+    shutil.copytree(src, tmp, dirs_exist_ok=True, ignore=shutil.ignore_patterns('*.ipynb', '*.yml', '*.scss'))
+    shutil.rmtree(out, ignore_errors=True)
+    conf = CONF | dict(html_static_path=[str(tmp/'styles.css')])
+    Sphinx(tmp, None, out, src.parent/'doctrees', 'html', conf, status=None, warning=warnings).build()
+    shutil.copytree(tmp, out, dirs_exist_ok=True, ignore=shutil.ignore_patterns('*.ipynb', '*.css'))
+    (out/'.nojekyll').touch()
+    return re.sub(r'\x1b\[[\d;]*m', '', warnings.getvalue()).replace(f'{tmp}/', '').strip()
