@@ -39,9 +39,8 @@ readme: install ## README.md from nbs/index.ipynb
 nbs: install ## run notebooks and store their outputs; NB="nbs/00_core.ipynb ..." for some
 	$(BIN)/python tools/run_nbs.py $(NB)
 
-docs: install ## the website, in _docs; needs Quarto
-	@command -v quarto >/dev/null || { echo "make docs needs Quarto: see https://quarto.org/docs/get-started."; exit 1; }
-	$(BIN)/nbdev_docs
+docs: install readme ## the website, in _docs: by Quarto where it can be had, else by Sphinx
+	$(BIN)/python -W ignore tools/docs.py
 
 clean: ## remove what the other targets made, except .venv
 	rm -rf _docs _proc reports build dist *.egg-info .pytest_cache

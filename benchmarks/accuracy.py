@@ -26,7 +26,7 @@ from closed_loop.paper.baselines import knn_rerank, pft, tta
 from closed_loop.paper.networks import load_model
 from closed_loop.plan import true_coverage
 from closed_loop.result import flips, load_result
-from closed_loop.run import cut_problem
+from closed_loop.frozen import cut_problem
 from common import CropFlip, SmallResNet, folder_key, folder_pixels, write
 
 GLYPH_BASES = dict(underfit=dict(epochs=1), middling=dict(), strong=dict(epochs=10))

@@ -11,6 +11,7 @@ import numpy as np, pandas as pd
 from dataclasses import dataclass, fields
 from numbers import Integral, Real
 from pathlib import Path
+from fastcore.basics import patch
 from fastcore.docments import docments
 
 # %% ../nbs/01_config.ipynb #b2ac8106
@@ -62,6 +63,8 @@ class CLIConfig(MachineConfig):
     layers:object='all'     # what to fine-tune: 'all', the first group to train, or a number of groups
     bn:str='train'          # BatchNorm statistics of trained layers: train or freeze
     epochs:int=5            # passes over a task's training images
+    steps:int=None          # or: updates per task, to the nearest whole epoch, whatever the size of its training data
+    checks:int=0            # looks at a task's probes on the way: the best weights stay, and no progress ends it
     bs:int=256              # training batch
     lr:float=0.01           # falls to 0 on a cosine
     mom:float=0.9           # SGD momentum
@@ -82,6 +85,14 @@ class CLIConfig(MachineConfig):
     most_probes:int=5000    # labelled images to judge by, at most
     shift:object=None       # how to meet test images unlike the training images: bn, tent, auto, or a function
     prior:float=0.          # images that the network's own statistics count for, where a shift is met
+
+# %% ../nbs/01_config.ipynb #c07a0131
+@patch
+def epochs_for(self:CLIConfig,
+    n:int, # training images of a task
+)->int:
+    "Passes over a task's training images: as set, or as many as make so many updates"
+    return self.epochs if self.steps is None else max(1, round(self.steps*self.bs/max(n,1)))
 
 # %% ../nbs/01_config.ipynb #9f92fc18
 _THOROUGH = dict(eps=0.85, planner='coverage', cover=0.95, Q=100, merge=True, loss_over='task', lr=0.05, bs=64,
@@ -108,7 +119,8 @@ def preset_frame()->pd.DataFrame: # a row per setting
     for preset,own in PRESETS.items():
         for k,v in own.items(): rows[k][preset] = v
     df = pd.DataFrame(rows).T.astype(object)
-    return df.where(df.notna(), '').assign(meaning=pd.Series({**docments(CLIConfig), **docments(MachineConfig)}))[[*PRESETS,'meaning']]
+    meaning = pd.Series({**docments(CLIConfig), **docments(MachineConfig)})
+    return df.where(df.notna(), '').assign(meaning=meaning)[[*PRESETS,'meaning']]
 
 # %% ../nbs/01_config.ipynb #9dce3511
 BN_POLICIES = ('train','freeze') # BatchNorm statistics of trained layers: follow the task's images, or stay
@@ -116,8 +128,8 @@ LOSS_OVER = ('all','task') # the classes of the cross-entropy
 _PRECISIONS = ('full','auto','bf16','fp16')
 _WITHIN = dict(alpha=(1,'the weight of the second look'), holdout=(.9,'the share of training images set aside'),
                views=(.5,"a shift as a share of the image's side"), mom=(.999,'the momentum of SGD'))
-_LEAST = dict(epochs=1, bs=2, V=0, seed=0, wd=0, lam=0, most_probes=0, prior=0)
-_WHOLE = ('K','Q','budget','epochs','bs','V','seed','most_probes') # whole numbers; the other numbers need not be
+_LEAST = dict(checks=0, epochs=1, bs=2, V=0, seed=0, wd=0, lam=0, most_probes=0, prior=0)
+_WHOLE = ('K','Q','budget','epochs','steps','checks','bs','V','seed','most_probes') # the others need not be
 
 # %% ../nbs/01_config.ipynb #164ffdf4
 def _check_kinds(s):
@@ -159,6 +171,9 @@ def _check_shares(cfg):
     if not cfg.caution>=1:
         raise ValueError(f"caution={cfg.caution}: expected 1 (a destroyed answer weighs as much as a mended one) "
                          "or more")
+    if cfg.steps is not None and (cfg.budget is not None or not cfg.steps>0):
+        raise ValueError(f"steps={cfg.steps} with budget={cfg.budget}: "
+                         "expected a number above 0, and epochs= in its place with a budget")
     if cfg.budget is not None and cfg.planner!='coverage':
         raise ValueError(f"budget={cfg.budget} with planner={cfg.planner!r}: "
                          "expected planner='coverage', which can keep to one")

@@ -15,6 +15,7 @@ from .confidence import find_hard
 from .config import CLIConfig, choose
 from .estimate import Estimate, measure_speed
 from .inputs import Problem, check_classes, learner_files, open_all
+from .keep import mean_epochs
 from .loaders import as_labels
 from .look import look
 from .plan import Plan, expected_coverage, make_plan
@@ -69,7 +70,7 @@ def closed_loop(
     start.times['second look'] = max(looks.seconds, time.perf_counter()-t)
     hard = torch.tensor(sorted(plan.members), dtype=torch.long)
     done = Plan([t for i,t in enumerate(plan) if i not in looks.unfinished])
-    price = done.price(problem.aux.counts(cfg.proportion))*cfg.epochs
+    price = round(done.price(counts:=problem.aux.counts(cfg.proportion))*mean_epochs(done,counts,cfg))
     return CLIResult(start.first, hard, looks.second, plan, cfg, start.targets, problem.aux.vocab, problem.paths,
         start.times, price, both_looks(done,start.probes,looks.probes,looks.probes_tta), looks.first_tta, problem.image,
         diverged=looks.diverged, check=start.check, unfinished=looks.unfinished)
@@ -120,8 +121,7 @@ def second_look(
 def cli_estimate(
     model, # an `nn.Module` or a fastai `Learner`; comes back exactly as it was
     train=None, # see `cli_predict`
-    test=None, # see `cli_predict`
-    calib=None, # see `cli_predict`
+    test:object=None, calib:object=None, # see `cli_predict`
     preset:str='default', device:str=None, # settings to start from; where to run
     **kwargs, # see `cli_predict`
 )->Estimate:
@@ -132,8 +132,8 @@ def cli_estimate(
         if not s.plan: return Estimate(s.plan, len(s.first), 0., {}, 0, float('nan'), s.times, s.check)
         with ready(problem, cfg, dev, plan=s.plan) as run: speed,keeping = measure_speed(run, s.plan),run.aux.keeping
     counts,cover = problem.aux.counts(cfg.proportion),expected_coverage(s.plan, s.probs)
-    seconds,price = s.plan.estimate(speed, counts, cfg.epochs, keeping),s.plan.price(counts)*cfg.epochs
-    return Estimate(s.plan, len(s.first), seconds, speed, price, cover, s.times, s.check, keeping)
+    seconds,price = s.plan.estimate(speed, counts, epochs:=mean_epochs(s.plan,counts,cfg), keeping),s.plan.price(counts)
+    return Estimate(s.plan, len(s.first), seconds, speed, round(price*epochs), cover, s.times, s.check, keeping)
 
 # %% ../nbs/00_core.ipynb #e35bc2c6
 def learner_cli_predict(

@@ -1,5 +1,5 @@
 "Pages in a headless Chromium, driven through a pipe: no server, no package."
-import base64, json, os, shutil, subprocess
+import base64, json, os, shutil, subprocess, threading
 from contextlib import contextmanager
 
 CHROMIUM = shutil.which('chromium') or shutil.which('chromium-browser') or shutil.which('google-chrome')
@@ -49,7 +49,8 @@ class Page:
         if 'exceptionDetails' in res: raise RuntimeError(res['exceptionDetails'])
         return res['result'].get('value')
 
-    def size(self, width, height=900): self.call('Emulation.setDeviceMetricsOverride', width=width, height=height, deviceScaleFactor=1, mobile=False)
+    def size(self, width, height=900):
+        self.call('Emulation.setDeviceMetricsOverride', width=width, height=height, deviceScaleFactor=1, mobile=False)
 
     def shot(self, path, **kwargs):
         "A picture of what is seen"
@@ -65,8 +66,8 @@ def trouble(method, p):
 
 
 @contextmanager
-def browser(folder):
-    "A page in a Chromium whose profile is in `folder`"
+def browser(folder, seconds=300):
+    "A page in a Chromium whose profile is in `folder`; one that hangs is ended"
     (r_in, w_in), (r_out, w_out) = os.pipe(), os.pipe()
     def wire(): # Chromium listens on descriptor 3 and answers on 4
         a, b = os.dup(r_in), os.dup(w_out)
@@ -74,9 +75,12 @@ def browser(folder):
     proc = subprocess.Popen([CHROMIUM, *FLAGS, f'--user-data-dir={folder}'], preexec_fn=wire, close_fds=False,
                             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     os.close(r_in); os.close(w_out)
+    end = threading.Timer(seconds, proc.kill)
+    end.start()
     try:
         with open(w_in, 'wb') as send, open(r_out, 'rb') as recv:
             yield Page(send, recv)
     finally:
+        end.cancel()
         proc.terminate()
         proc.wait(20)

@@ -18,6 +18,17 @@ C, D = 8, 12
 TINY = dict(preset='paper', quantile=.5, K=3, Q=6, epochs=2, bs=32, progress=False, device='cpu')
 
 
+@pytest.fixture(autouse=True)
+def in_time():
+    "A worker that never answers must not hold up everything"
+    def late(*_): raise TimeoutError('more than four minutes')
+    old = signal.signal(signal.SIGALRM, late)
+    signal.alarm(240)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, old)
+
+
 def blobs(n, seed):
     "Points around eight centres"
     g, y = torch.Generator().manual_seed(seed), torch.arange(n) % C

@@ -36,11 +36,14 @@ def src(tmp_path_factory):
 def nbs(src): return {n: nbformat.read(src/n, as_version=4) for n in NAMES}
 
 
+def shown(cell, kind): return [o.data[kind] for o in cell.get('outputs', []) if kind in o.get('data', {})]
+
+
 def markdown(nb):
     "Markdown of a processed notebook as readers see it: cells, and what `show_doc` says"
     for c in nb.cells:
         if c.cell_type == 'markdown': yield c.source
-        yield from (o.data['text/markdown'] for o in c.get('outputs', []) if 'text/markdown' in o.get('data', {}))
+        yield from shown(c, 'text/markdown')
 
 
 def prose(md): return re.sub(r'^```.*?^```|`[^`\n]+`', '', md, flags=re.M | re.S)
@@ -98,32 +101,41 @@ def test_no_raw_tex_or_directive(nbs):
     assert not bad, '\n'.join(bad)
 
 
+def test_prose_announces_nothing_hidden(nbs):
+    "What ends with a colon is followed by something to see"
+    for n, nb in nbs.items():
+        for c, after in zip(nb.cells, [*nb.cells[1:], None]):
+            if c.cell_type == 'markdown' and re.search(r'\w.*:\s*\Z', c.source.splitlines()[-1] if c.source else ''):
+                assert after is not None and after.cell_type == 'code', f'{n}: {c.source[-80:]!r} is followed by nothing a reader sees'
+
+
 def test_figures_have_alt_text(nbs):
     bad, seen = [], 0
     for n, nb in nbs.items():
         for c in nb.cells:
-            shown = [k for o in c.get('outputs', []) for k in o.get('data', {}) if k.startswith('image/')]
-            seen += len(shown)
-            if shown and not re.search(r'^#\| fig-alt: "?\w', c.source, re.M): bad.append(f'{n}: {c.source.splitlines()[0]} wants `#| fig-alt:`')
-            html = ''.join(o.data['text/html'] for o in c.get('outputs', []) if 'text/html' in o.get('data', {}))
-            bad += [f'{n}: {o[:60]}' for o in re.findall(r'<img\b[^>]*>', html + c.source) if c.cell_type != 'raw' and not re.search(r'alt="\w', o)]
+            figures = [k for o in c.get('outputs', []) for k in o.get('data', {}) if k.startswith('image/')]
+            seen += len(figures)
+            if figures and not re.search(r'^#\| fig-alt: "?\w', c.source, re.M):
+                bad.append(f'{n}: {c.source.splitlines()[0]} wants `#| fig-alt:`')
+            html = ''.join(shown(c, 'text/html')) + (c.source if c.cell_type == 'markdown' else '')
+            bad += [f'{n}: {o[:60]}' for o in re.findall(r'<img\b[^>]*>', html) if not re.search(r'alt="\w', o)]
             if c.cell_type == 'markdown': bad += [f'{n}: {o}' for o in re.findall(r'!\[\s*\]\([^)]*\)', c.source)]
     assert seen and not bad, '\n'.join(bad)
 
 
 def test_signatures_are_code(nbs):
     "No Markdown in them; properties without parentheses; definitions in the order of the source"
-    shown = {n: [o.data['text/markdown'] for c in nb.cells if 'show_doc(' in c.source for o in c.get('outputs', [])] for n, nb in nbs.items()}
-    sigs = [re.search(r'```python\n(.*?)```', md, re.S)[1] for mds in shown.values() for md in mds]
+    said = {n: [md for c in nb.cells if 'show_doc(' in c.source for md in shown(c, 'text/markdown')] for n, nb in nbs.items()}
+    sigs = [re.search(r'```python\n(.*?)```', md, re.S)[1] for mds in said.values() for md in mds]
     assert len(sigs) > 100 and not [s for s in sigs if '`' in s or '](' in s]
-    res = next(v for k, v in shown.items() if k.endswith('_result.ipynb'))
+    res = next(v for k, v in said.items() if k.endswith('_result.ipynb'))
     preds = next(md for md in res if md.startswith('### CLIResult.preds\n'))
     assert '```python\nCLIResult.preds->Tensor' in preds and 'def preds' not in preds
     assert any('```python\nclass CLIResult(' in md for md in res)
-    for n, mds in shown.items():
+    for n, mds in said.items():
         src = '\n'.join(c.source for c in nbformat.read(NBS/n, as_version=4).cells if re.match(r'(#\|.*\n)*#\| exports?\b', c.source))
         src = re.sub(r'^[%!].*', '', src, flags=re.M)
-        order = [o.name for o in ast.parse(src).body if isinstance(o, (ast.FunctionDef, ast.ClassDef)) and (o.name[0] != '_' or o.name[:2] == '__')]
+        order = [o.name for o in ast.parse(src).body if isinstance(o, (ast.FunctionDef, ast.ClassDef)) and not re.match('_[^_]', o.name)]
         heads = [re.match(r'#+ (.*)', md)[1].split('.')[-1].replace('\\', '') for md in mds]
         assert heads == [o for o in order if o in heads], n
 
@@ -138,7 +150,7 @@ def test_no_markdown_in_plain_output(nbs):
 
 def test_settings_are_shown(nbs):
     from closed_loop.config import CLIConfig
-    tables = [o.data['text/html'] for c in nbs['01_config.ipynb'].cells for o in c.get('outputs', []) if 'text/html' in o.get('data', {})]
+    tables = [t for c in nbs['01_config.ipynb'].cells for t in shown(c, 'text/html')]
     table = next(t for t in tables if 'meaning' in t and 'thorough' in t)
     heads = re.findall(r'<th[^>]*>([^<]*)</th>', table)
     assert {'meaning', 'paper', 'default', 'thorough'} <= set(heads)
@@ -156,7 +168,7 @@ def test_names_that_mean_two_things_are_not_linked():
 def test_quarto_gets_the_same_pages(src, tmp_path):
     "With a stand-in for Quarto, which is called where the processed notebooks are"
     fake = tmp_path/'quarto'
-    fake.write_text('#!/bin/sh\nset -e\ntest "$1 $2" = "render --no-cache"\ntest -f _quarto.yml -a -f nbdev.yml -a -f styles.css -a -f offline.scss\n'
+    fake.write_text('#!/bin/sh\nset -e\ntest "$1 $2" = "render --no-cache"\ncat _quarto.yml nbdev.yml styles.css offline.scss\n'
                     'mkdir _docs; cp sidebar.yml _docs/index.html\n')
     fake.chmod(0o755)
     docs.by_quarto(str(fake), src, tmp_path/'out')
@@ -175,9 +187,11 @@ def site(src):
     pytest.importorskip('sphinx_book_theme', reason="Sphinx's packages are not installed: pip install -e '.[dev]'")
     pytest.importorskip('myst_nb')
     out = src.parent/'out'
-    problems = run('import docs, sphinx_site; print(sphinx_site.build(Path(sys.argv[1]), Path(sys.argv[2]), docs.groups()))', src, out)
-    assert not problems, problems
-    return out
+    code = 'import docs, sphinx_site; print(sphinx_site.build(Path(sys.argv[1]), Path(sys.argv[2]), docs.groups()))'
+    return out, run(code, src, out)
+
+
+def test_sphinx_complains_about_nothing(site): assert not site[1], site[1]
 
 
 class Html(HTMLParser):
@@ -202,7 +216,11 @@ class Html(HTMLParser):
         if not self.skip: self.text.append(data)
 
 
+RAW = re.compile(r'\$[^$\s][^$]*\$|\\(?!n)[a-zA-Z]{2,}|#\|.*|:::.*|\{#.*?\}|\|-+\||\*\*\S') # TeX, directives, Markdown
+
+
 def test_pages_are_whole(site):
+    site = site[0]
     pages = {p: Html(p) for p in sorted(site.rglob('*.html')) if '_static' not in p.parts}
     assert {str(p.relative_to(site)) for p in pages} >= {f'{docs.page(n)}.html' for n in NAMES}
     bad = []
@@ -212,10 +230,12 @@ def test_pages_are_whole(site):
             u = urlsplit(url)
             if u.scheme or u.netloc: continue
             to = (p.parent/unquote(u.path)).resolve() if u.path else p
-            if not to.is_file() or u.fragment and to in pages and unquote(u.fragment) not in pages[to].ids: bad.append(f'{p.name}: {url}')
+            dead = not to.is_file() or u.fragment and to in pages and unquote(u.fragment) not in pages[to].ids
+            if dead: bad.append(f'{p.name}: {url}')
         bad += [f'{p.name}: no alt text for {o}' for o in h.noalt]
-        bad += [f'{p.name}: {o}' for o in re.findall(r'\$[^$\s][^$]*\$|\\[a-zA-Z]{2,}|#\|.*|:::.*|\{#.*?\}|\|-+\||\*\*\S', ''.join(h.text))]
-    bad += [f'{p.name} imports {o}' for p in site.rglob('*.css') for o in re.findall(r'url\(.?https?:[^)]*|@import[^;]*//[^;]*', p.read_text())]
+        bad += [f'{p.name}: {o}' for o in RAW.findall(''.join(h.text))]
+    fetched = re.compile(r'url\(.?https?:[^)]*|@import[^;]*//[^;]*')
+    bad += [f'{p.name} imports {o}' for p in site.rglob('*.css') for o in fetched.findall(p.read_text())]
     assert not bad, '\n'.join(bad[:30])
 
 
@@ -226,7 +246,7 @@ LOOK = """({broken: [...document.images].filter(o => o.complete && !o.naturalWid
 @pytest.mark.skipif(not CHROMIUM, reason='Chromium is not installed (on Debian: apt install chromium)')
 def test_pages_in_a_browser(site, tmp_path):
     "Every page, as narrow as a phone: no console error, nothing fetched, no missing image, nothing wider than the screen"
-    bad = []
+    bad, site = [], site[0]
     with browser(tmp_path) as tab:
         tab.size(400)
         for p in sorted(site.rglob('*.html')):

@@ -174,9 +174,9 @@ def test_in_a_browser(run, tmp_path):
     server = subprocess.Popen(['voila', 'explore.ipynb', '--no-browser', f'--port={port}'], cwd=tmp_path, env=env, **quiet)
     browser = subprocess.Popen([CHROMIUM, *FLAGS, f'--remote-debugging-port={debug}', f'--user-data-dir={tmp_path/"profile"}', 'about:blank'], **quiet)
     try:
-        tabs = wait(lambda: json.loads(opened(f'http://127.0.0.1:{debug}/json')))
-        wait(lambda: not socket.create_connection(('127.0.0.1', port), 1).close())
-        (before, moved, clicked), wrong = asyncio.run(drive(next(t for t in tabs if t['type'] == 'page')['webSocketDebuggerUrl'], f'http://127.0.0.1:{port}/'))
+        tabs = wait(lambda: json.loads(opened(f'http://localhost:{debug}/json')))
+        wait(lambda: not socket.create_connection(('localhost', port), 1).close())
+        (before, moved, clicked), wrong = asyncio.run(drive(next(t for t in tabs if t['type'] == 'page')['webSocketDebuggerUrl'], f'http://localhost:{port}/'))
     finally:
         for p in (browser, server): p.terminate()
         for p in (browser, server): p.wait(20)

@@ -19,6 +19,7 @@ CONF = dict(
     html_math_renderer='mathml',
     myst_enable_extensions=['dollarmath', 'colon_fence', 'attrs_inline', 'attrs_block', 'html_image'], myst_update_mathjax=False,
     myst_heading_anchors=4, myst_heading_slug_func='docs.slug', html_copy_source=False, html_show_copyright=False,
+    html_context=dict(default_mode='auto'),
     html_theme_options=dict(home_page_in_toc=True, use_download_button=False, use_fullscreen_button=False, show_toc_level=2,
                             navbar_persistent=[], pygments_dark_style='github-dark'),
     suppress_warnings=['mystnb.unknown_mime_type', 'myst.header'])
@@ -33,7 +34,7 @@ def mathml(self, node):
     except MathError as e:
         logger.warning('%s in the formula %s', e, tex, location=node)
         m = tex
-    self.body.append(f'<div class="math">{m}</div>' if block else m)
+    self.body.append(f'<div class="formula">{m}</div>' if block else m)
     raise nodes.SkipNode
 
 
@@ -73,13 +74,16 @@ def convert(nb):
 
 def toctrees(groups):
     "One cell with the site's groups"
-    tree = lambda name, nbs: '\n'.join([f'```{{toctree}}\n:hidden:\n:caption: {name}\n', *[page(o) for o in nbs if o != 'index.ipynb'], '```'])
-    return nbformat.v4.new_markdown_cell('\n\n'.join(tree(k, v) for k, v in groups.items() if set(v) - {'index.ipynb'}))
+    trees = []
+    for name, nbs in groups.items():
+        if pages := [page(o) for o in nbs if o != 'index.ipynb']:
+            trees.append('\n'.join([f'```{{toctree}}\n:hidden:\n:caption: {name}\n', *pages, '```']))
+    return nbformat.v4.new_markdown_cell('\n\n'.join(trees))
 
 
 def build(src, out, groups):
     "Render the processed notebooks of folder `src` into folder `out`; what Sphinx complains about comes back"
-    tmp, warnings = src.parent/'sphinx', StringIO()
+    tmp, made, warnings = src.parent/'sphinx', src.parent/'html', StringIO()
     for p in sorted(src.rglob('*.ipynb')):
         nb, dest = nbformat.read(p, as_version=4), tmp/f'{page(p.relative_to(src))}.ipynb'
         nb.cells = list(convert(nb)) + ([toctrees(groups)] if p.name == 'index.ipynb' else [])
@@ -87,9 +91,10 @@ def build(src, out, groups):
         dest.parent.mkdir(parents=True, exist_ok=True)
         nbformat.write(nb, dest)
     shutil.copytree(src, tmp, dirs_exist_ok=True, ignore=shutil.ignore_patterns('*.ipynb', '*.yml', '*.scss'))
-    shutil.rmtree(out, ignore_errors=True)
     conf = CONF | dict(html_static_path=[str(tmp/'styles.css')])
-    Sphinx(tmp, None, out, src.parent/'doctrees', 'html', conf, status=None, warning=warnings).build()
+    Sphinx(tmp, None, made, src.parent/'doctrees', 'html', conf, status=None, warning=warnings).build()
+    shutil.rmtree(out, ignore_errors=True)
+    shutil.copytree(made, out, ignore=shutil.ignore_patterns('_sources', '.buildinfo')) # MyST-NB also writes beside `made`
     shutil.copytree(tmp, out, dirs_exist_ok=True, ignore=shutil.ignore_patterns('*.ipynb', '*.css'))
     (out/'.nojekyll').touch()
     return re.sub(r'\x1b\[[\d;]*m', '', warnings.getvalue()).replace(f'{tmp}/', '').strip()
