@@ -208,8 +208,8 @@ def then(
     dl:DataLoader, # of a whole dataset
     f:ItemTransform, # of a batch
 )->DataLoader:
-    "The same loader, with one thing more done to its batches"
-    own = dl.after_batch
+    "The same loader, with one thing more done to its batches, after everything else"
+    own,f.order = dl.after_batch,1000   # fastai sorts transforms by their order
     return dl.new(after_batch=Pipeline([*own.fs,f]) if isinstance(own,Pipeline) else lambda b: f.encodes(own(b)))
 
 # %% ../nbs/10_loaders.ipynb #f3356c2f
