@@ -1,5 +1,5 @@
 "Test notebooks as `nbdev_test` does, each in a process of its own: what one registers must not be there for the next."
-import multiprocessing, os, sys, time
+import multiprocessing, multiprocessing.connection, os, sys, time
 from pathlib import Path
 
 from nbdev.config import get_config
@@ -7,6 +7,7 @@ from nbdev.doclinks import nbglob
 from nbdev.test import test_nb
 
 ROOT = Path(__file__).resolve().parent.parent
+JOBS = min(4, os.cpu_count() or 1)  # at once
 
 
 def run(path, flags):
@@ -22,12 +23,17 @@ def main():
     os.chdir(ROOT)
     import fastai.vision.all, matplotlib.pyplot, pandas, sklearn.cluster, torchvision  # noqa: F401
     flags, ctx, failed = get_config().tst_flags.split(), multiprocessing.get_context('fork'), []
-    for p in paths or [Path(p).resolve() for p in nbglob(as_path=True).sorted()]:
-        t, child = time.perf_counter(), ctx.Process(target=run, args=(p, flags))
-        child.start()
-        child.join()
-        print(f"{'ok    ' if child.exitcode == 0 else 'FAILED'} {time.perf_counter()-t:6.1f} s  {p.relative_to(ROOT)}", flush=True)
-        if child.exitcode: failed.append(p.name)
+    todo, running = paths or [Path(p).resolve() for p in nbglob(as_path=True).sorted()], {}
+    while todo or running:
+        while todo and len(running) < JOBS:
+            child = ctx.Process(target=run, args=(todo[0], flags))
+            child.start()
+            running[child.sentinel] = child, todo.pop(0), time.perf_counter()
+        for s in multiprocessing.connection.wait(list(running)):
+            child, p, t = running.pop(s)
+            child.join()
+            print(f"{'ok    ' if child.exitcode == 0 else 'FAILED'} {time.perf_counter()-t:6.1f} s  {p.relative_to(ROOT)}", flush=True)
+            if child.exitcode: failed.append(p.name)
     if failed: sys.exit(f"Notebooks that fail: {', '.join(failed)}")
 
 
