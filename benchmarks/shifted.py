@@ -19,10 +19,11 @@ from closed_loop.data.corruptions import CORRUPTIONS, corrupt, seed_of
 from closed_loop.data.glyphs import cache_dir, glyph_aug, glyph_model, glyphs
 from closed_loop.loaders import as_dl
 from closed_loop.look import Views, look
+from closed_loop.adapt import rollback
 from closed_loop.paper.baselines import bn_adapt, tent
 from closed_loop.paper.bench import _corrupt_glyphs
 from closed_loop.paper.rotation import TTTNet, train_branch
-from closed_loop.paper.ttt import ttt_predict, ttt_then_cli
+from closed_loop.paper.ttt import _TestStats, ttt_look, ttt_settings
 from closed_loop.shift import ShiftedLook
 from common import write
 
@@ -47,26 +48,40 @@ class Data:
         return ds
 
     @lru_cache(None)
-    def ttt(self):
+    def net(self):
         "The network with a rotation branch; two epochs, each image turned once"
         net = TTTNet(self.model, seed=self.seed)
         train_branch(net, self.train, 2, expand=False, device='cpu', seed=self.seed, progress=False)
         return net.eval()
+
+    @lru_cache(1)
+    def ttt(self, test):
+        "Answers of online test-time training, and the weights that it leaves"
+        net,how = self.net(),dict(flip=self.flip)
+        with rollback(net) as snap:
+            z = ttt_look(net, snap, as_dl(test,64), online=True, shuffle=True, seed=self.seed, **ttt_settings(net, online=True, **how))[0]
+            return z,{k:v.clone() for k,v in net.state_dict().items()}
+
+    def on_ttt(self, f, test):
+        "Something computed on the model that test-time training of these images leaves"
+        with rollback(self.net()) as _:
+            self.net().load_state_dict(self.ttt(test)[1])
+            return f(self.net().model)
 
 
 def methods(d, args):
     "Name -> test images -> (N, C) logits or probabilities"
     views = dict(views=.07, flip=d.flip)
     how = dict(Q=args.Q, epochs=args.epochs, progress=False, device='cpu', seed=d.seed)
-    def cli(preset, **kw): return lambda te: cli_predict(d.model, d.train, te, preset=preset, **how, **(dict(flip=d.flip) if preset=='default' else {}), **kw).probs
-    ttt = dict(flip=d.flip)
-    def then_cli(preset): return lambda te: ttt_then_cli(d.ttt(), d.train, te, online=True, ttt=ttt, preset=preset, **how, **(dict(rule='conditional',alpha=.5,eps=.85) if preset=='default' else {})).probs
+    def cli(preset, **kw): return lambda te, model=d.model: cli_predict(model, d.train, te, preset=preset, **how, **(dict(flip=d.flip) if preset=='default' else {}), **kw).probs
+    def then(f): return lambda te: d.on_ttt(lambda model: f(te, model), te)   # as `ttt_then_cli`, without training again for each row
+    ttt = dict(cbs=[_TestStats()])
     return {'base':lambda te: look(d.model, as_dl(te))[0], 'base + views':lambda te: look(Views(d.model,**views), as_dl(te))[0],
         'BN':lambda te: bn_adapt(d.model, te, seed=d.seed), 'BN + views':lambda te: ShiftedLook(0.,**views)(d.model, as_dl(te))[0],
         'Tent':lambda te: tent(d.model, te, seed=d.seed), 'CLI, paper':cli('paper',eps=.6), 'CLI, default':cli('default'),
         'BN + CLI, paper':cli('paper',eps=.6,shift='bn'), 'BN + CLI, default':cli('default',shift='bn'), 'Tent + CLI, default':cli('default',shift='tent'),
-        'auto + CLI, default':cli('default',shift='auto'), 'TTT':lambda te: ttt_predict(d.ttt(), te, online=True, **ttt, seed=d.seed, device='cpu', progress=False),
-        'TTT + CLI, paper':then_cli('paper'), 'TTT + CLI, default':then_cli('default')}
+        'auto + CLI, default':cli('default',shift='auto'), 'TTT':lambda te: d.ttt(te)[0],
+        'TTT + CLI, paper':then(cli('paper',eps=.6,**ttt)), 'TTT + CLI, default':then(cli('default',rule='conditional',alpha=.5,**ttt))}
 
 
 def table(df):

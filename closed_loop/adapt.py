@@ -176,8 +176,12 @@ def adapt_learner(
 
 # %% ../nbs/09_adapt.ipynb #613c8c29
 class _Learner(Learner):
-    "Copies to a GPU overlap with its work"
+    "Copies to a GPU overlap with its work, and only callbacks that wait for an event are told of it"
     def _set_device(self, b): return to_device(b, next(self.model.parameters()).device, non_blocking=True)
+    def __call__(self, event_name):
+        for cb in sorted(self.cbs, key=lambda cb: cb.order):
+            waits = event_name in vars(cb) or hasattr(type(cb),event_name)
+            if waits or event_name=='after_fit': cb(event_name)   # there fastai switches it on again
 
 def sgd_learner(
     model:nn.Module, # fine-tuned in place

@@ -46,7 +46,7 @@ class AuxSet:
     ):
         if isinstance(data, DataLoaders): data,self.vocab = data.train,list(getattr(data,'vocab',None) or []) or None
         else: self.vocab = vocab_of(data)
-        self.dl,self.bs = as_dl(data, bs, num_workers),bs
+        self.dl,self.bs,self.held = as_dl(data, bs, num_workers),bs,{}
         self.targets = targets_of(self.dl.dataset)
         if not len(self.targets):
             raise ValueError("the training set is empty: expected images of every class the model knows")
@@ -77,13 +77,15 @@ def hold_out(self:AuxSet,
     seed:int=0, # which ones
     most:int=5000, # in all, spread over the classes
 )->np.ndarray: # indices that no loader will hand out any more
-    "Set some training images of every class aside"
+    "Set some training images of every class aside, the same however often it is asked"
+    if (share,seed,most) in self.held: return self.held[share,seed,most]
     least,each = int(share>0),math.ceil(most/self.C)
     def n(ix): return min(each, max(round(share*len(ix)), least*(len(ix)>=5)))   # a few images are too few to share
     def pick(c,ix): return np.random.default_rng((seed,c,1)).permutation(ix)[:n(ix)]
     held = [pick(c,ix) for c,ix in enumerate(self.index)]
     self.index = [np.setdiff1d(ix,h) for ix,h in zip(self.index,held)]
-    return np.sort(np.concatenate(held))
+    self.held[share,seed,most] = np.sort(np.concatenate(held))
+    return self.held[share,seed,most]
 
 # %% ../nbs/11_auxset.ipynb #4f066451
 CHOICES['subset']['random'] = None # no look at the images is needed

@@ -94,10 +94,11 @@ def make_manifest(
     res['cache'] = f'{as_bytes(cfg.cache)/2**30:.3g} GB' if cfg.V else None   # what is not kept is augmented anew
     res.update(weights=weights_id(problem.model), classes=f'{problem.C}, {_digest(problem.aux.vocab)[:12]}',
         train=data_id(problem.aux.dl,problem.aux.targets), test=data_id(problem.test_dl,problem.targets), calib=calib,
-        num_workers=problem.aux.dl.num_workers, device=torch.device(device).type, dtype=str(amp_dtype(device)),
+        processes=problem.aux.dl.fake_l.num_workers>0, device=torch.device(device).type, dtype=str(amp_dtype(device)),
         torch=torch.__version__, version=TASK_VERSION, cbs=[type(o).__name__ for o in listify(cbs)],
         first_look=getattr(first_look,'__qualname__',type(first_look).__name__))
-    return json.loads(json.dumps(res, default=str))   # as a file gives it back
+    def name(o): return getattr(o,'__qualname__',None) or str(o)   # a function has another address in each process
+    return json.loads(json.dumps(res, default=name))   # as a file gives it back
 
 # %% ../nbs/21_checkpoint.ipynb #18c00016
 _held = set()   # claims of this process
@@ -119,7 +120,6 @@ class Claims:
         for f in list(self.mine): self.release(f.stem)
 
     def _beat(self):
-        "Signs of life"
         while not self.over.wait(self.stale/10):
             for f in list(self.mine):
                 try: os.utime(f)
@@ -190,6 +190,7 @@ class TaskStore(Claims):
     ):
         super().__init__(folder, stale)
         self.manifest,self.key,f = manifest,_digest(manifest),self.folder/'manifest.json'
+        if self.folder.is_file(): raise ValueError(f"store {str(folder)!r} is a file: expected a folder, or a new name")
         with self._writing():
             self.folder.mkdir(parents=True, exist_ok=True)
             tmp = write_whole(self.folder/f'.{uuid.uuid4().hex[:8]}.manifest', json.dumps(manifest,indent=1))
@@ -257,28 +258,35 @@ def claim(self:TaskStore, tasks:list):
 
 # %% ../nbs/21_checkpoint.ipynb #18c00030
 @patch
-def start(self:TaskStore, compute:object, problem:Problem, cfg:CLIConfig)->FirstLook:
-    "The first look and the plan: as they were kept, or as `compute` makes them"
-    f = self.folder/'first_look.safetensors'
+def once(self:TaskStore, name:str, compute:object)->tuple: # tensors and JSON
+    "What one process computes while the others wait for it; it is kept unless `compute` returns None"
+    f = self.folder/f'{name}.safetensors'
     while True:
-        if (got:=self._read(f)) is not None: return _start_again(*got, problem, cfg, self.folder)
+        if (got:=self._read(f)) is not None: return got
         with self._writing(): ours = self.take(f.stem)
         if ours and not f.exists():
-            s = compute()
-            # a plan without a task to learn may be another with the next rule
-            if any(t.classes for t in s.plan): self._keep_start(f, s)
+            if (got:=compute()) is not None:
+                with self._writing(): write_whole(f, _pack(*got))
             self.release(f.stem)
-            return s
+            return got
         if ours: self.release(f.stem)
         time.sleep(.2)
 
 @patch
-def _keep_start(self:TaskStore, f, s):
+def start(self:TaskStore, compute:object, problem:Problem, cfg:CLIConfig)->FirstLook:
+    "The first look and the plan: as they were kept, or as `compute` makes them"
+    made = []
+    def pack():
+        made.append(compute())   # and kept; one without a task to learn may be another with the next rule
+        return _start(made[0]) if any(t.classes for t in made[0].plan) else None
+    got = self.once('first_look', pack)
+    return made[0] if made else _start_again(*got, problem, cfg, self.folder)
+
+def _start(s):
     p,tensors = s.probes,dict(first=s.first, targets=s.targets)
     if p: tensors.update(probe_first=p.first, probe_targets=p.targets)
     plan = dict(tasks=[asdict(t) for t in s.plan], planner=s.plan.planner, K=s.plan.K)
-    meta = dict(plan=plan, times=s.times, check=s.check and asdict(s.check), probe=p and [p.T,p.strength])
-    with self._writing(): write_whole(f, _pack(tensors,meta))
+    return tensors,dict(plan=plan, times=s.times, check=s.check and asdict(s.check), probe=p and [p.T,p.strength])
 
 def _start_again(tensors, meta, problem, cfg, folder):
     "A `FirstLook` from what was kept"

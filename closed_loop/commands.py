@@ -200,13 +200,24 @@ def _check_device(device):
     try: torch.empty(0, device=device)
     except Exception as e: raise ValueError(f"device={device!r} is not there: expected cpu, or cuda with a GPU") from e
 
+def _check_looked_at(name, data, folders, given):
+    "Refuse options that would change nothing"
+    from closed_loop.paper.experiments import check_experiment
+    own = {k:v for k,v in folders.items() if k!='weights'}
+    check_experiment(name, **given, **own)
+    if folders['weights']!='paper': own['weights'] = folders['weights']
+    k = next((k for k,v in own.items() if v), None)
+    if data=='glyphs' and k:
+        raise ValueError(f"{k}={own[k]!r} means nothing to data='glyphs', which brings its own network and images: "
+                         "expected with a folder in ImageNet's layout only, so leave it out")
+
 def _run_experiment(name, data, folders, bench, lab, **kwargs):
     "Open a bench and a lab, run, and give the table as it is printed"
     from closed_loop.paper.bench import glyph_bench, imagenet_bench
     from closed_loop.paper.lab import Lab, printed
-    from closed_loop.paper.experiments import check_experiment, run_experiment
+    from closed_loop.paper.experiments import run_experiment
     from closed_loop.paper.shifted import wide
-    check_experiment(name)
+    _check_looked_at(name, data, folders, kwargs)
     _check_device(lab['device'])
     b = glyph_bench(**bench) if data=='glyphs' else imagenet_bench(data, **folders, **bench)
     df = run_experiment(name, Lab(b,**lab), **kwargs)
@@ -243,10 +254,9 @@ def closed_loop_experiment(
     bench = dict(scale=scale, seed=seed, n_test=n_test)
     lab = dict(out=out, preset=preset, seed=seed, device=device, num_workers=num_workers, progress=_progress(),
                **pairs(settings))
-    only = dict(severities=words(severities,int), corruptions=words(corruptions))
-    if name not in ('imagenet_c','ttt_reimplementation'): only = {}
+    only = dict(nets=words(nets), severities=words(severities,int), corruptions=words(corruptions))
     with out_folder(out, ('settings.json',), overwrite):
-        table = _run_experiment(name, data, folders, bench, lab, nets=words(nets), **only)
+        table = _run_experiment(name, data, folders, bench, lab, **said(**only))
     say(f'{table}\n\nwritten: {out}/{name}.csv')
 
 # %% ../nbs/29_commands.ipynb #ba082312

@@ -83,6 +83,7 @@ class CLIConfig(MachineConfig):
     caution:float=1.        # a destroyed right answer weighs as much as this many mended ones
     holdout:float=0.1       # share of training images set aside as probes, for the validated rule
     most_probes:int=5000    # labelled images to judge by, at most
+    generalist:object=0     # updates on all classes before anything else; auto: five passes, where that helps
     shift:object=None       # how to meet test images unlike the training images: bn, tent, auto, or a function
     prior:float=0.          # images that the network's own statistics count for, where a shift is met
 
@@ -150,6 +151,8 @@ def check_config(
     for k,known in dict(bn=BN_POLICIES, loss_over=LOSS_OVER, precision=_PRECISIONS).items():
         if s[k] not in known: raise ValueError(f"{k}={s[k]!r} is unknown: expected one of {', '.join(known)}")
     _check_kinds(s)
+    if not (s['generalist']=='auto' or isinstance(s['generalist'],Integral) and s['generalist']>=0):
+        raise ValueError(f"generalist={s['generalist']!r}: expected a whole number of updates, or 'auto'")
     for k,(most,what) in _WITHIN.items():
         if not 0<=s[k]<=most: raise ValueError(f"{k}={s[k]} is outside [0, {most}]: it is {what}")
     for k,least in _LEAST.items():

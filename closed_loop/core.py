@@ -13,15 +13,17 @@ from fastai.learner import Learner
 from .checkpoint import TaskStore, make_manifest
 from .confidence import find_hard
 from .config import CLIConfig, choose
-from .estimate import Estimate, measure_speed
+from .estimate import Estimate, estimate_run
+from .generalist import trained_further
 from .inputs import Problem, check_classes, learner_files, open_all
 from .keep import mean_epochs
 from .loaders import as_labels
 from .look import look
-from .plan import Plan, expected_coverage, make_plan
+from .pilot import try_ways
+from .plan import Plan, make_plan
 from .probes import FirstLook, assign_probes, both_looks, look_at_probes
 from .result import CLIResult
-from .run import Looks, ready
+from .run import Looks
 from .sanity import check_first_look
 from .shift import on_shifted
 from .schedule import FlipCounter, GainCounter, by_worth, ends, run_plan
@@ -44,17 +46,17 @@ def cli_predict(
     "Closed-loop inference: a first look at all of `test`, a second one at what is hard"
     how = dict(store=store, end=ends(minutes), executor=executor, address=address)
     problem,cfg = open_all(model, train, test, calib, preset, **kwargs)
-    with problem.at_work(device, cfg.precision) as dev, on_shifted(problem, cfg, dev) as (cfg,first_look,said):
+    with problem.at_work(device, cfg.precision) as dev, trained_further(problem, cfg, dev, cbs, store) as further, \
+            on_shifted(problem, cfg, dev) as (cfg,first_look,said):
         res = closed_loop(problem, cfg, dev, cbs, progress, first_look, **how)
-    res.shift = said
+    res.shift,res.further = said,further
     return res
 
 # %% ../nbs/00_core.ipynb #437457bd
 def closed_loop(
     problem:Problem, # its model is on `device`, and comes back exactly as it was
     cfg:CLIConfig, # settings
-    device='cpu', # where the model is
-    cbs=None, # fastai callbacks
+    device='cpu', cbs=None, # where the model is; fastai callbacks
     progress=True, # see `cli_predict`
     first_look=look, # (model, loader, device) -> logits, labels
     store=None, # see `cli_predict`
@@ -103,8 +105,7 @@ def second_look(
     problem:Problem, # its model has its base weights, and has them afterwards
     start:FirstLook, # from `look_and_plan`
     cfg:CLIConfig, # settings
-    device='cpu', # where the model is
-    cbs=None, # fastai callbacks
+    device='cpu', cbs=None, # where the model is; fastai callbacks
     progress=False, # see `cli_predict`
     tta:bool=True, # with several views, predict before adapting too
     store:TaskStore=None, end:float=None, # keeps finished tasks; when time is over, see `ends`
@@ -112,10 +113,10 @@ def second_look(
 )->Looks: # logits of hard images and of probes
     "Run the plan; the model is bit-identical afterwards"
     if not start.plan: return Looks(torch.zeros(0,problem.C))
-    plan,counts,dl = start.plan,problem.aux.counts(cfg.proportion),start.probes and start.probes.dl
-    watch = GainCounter(plan, start.probs, FlipCounter(start.first,start.targets,cfg))
-    with choose('executor',executor)(problem, cfg, device, cbs, dl, tta, plan, address) as run:
-        return run_plan(run, plan, problem.C, watch, progress, store, by_worth(plan,start.probs,counts), end, counts)
+    plan,probs,counts = start.plan,start.probs,problem.aux.counts(cfg.proportion)
+    watch,dl = GainCounter(plan, probs, FlipCounter(start.first,start.targets,cfg)),start.probes and start.probes.dl
+    with choose('executor',executor)(problem, cfg, device, cbs, dl, tta, plan, address=address) as run:
+        return run_plan(run, plan, problem.C, watch, progress, store, by_worth(plan,probs,counts), end, counts)
 
 # %% ../nbs/00_core.ipynb #9d131dc4
 def cli_estimate(
@@ -123,17 +124,16 @@ def cli_estimate(
     train=None, # see `cli_predict`
     test:object=None, calib:object=None, # see `cli_predict`
     preset:str='default', device:str=None, # settings to start from; where to run
+    pilot:bool=True, # try a few percent of it, and what else could be done, to say what to expect
     **kwargs, # see `cli_predict`
 )->Estimate:
-    "First look and plan, and what the second look would take"
+    "First look and plan, what the second look would take, and what it is expected to gain"
     problem,cfg = open_all(model, train, test, calib, preset, **kwargs)
     with problem.at_work(device, cfg.precision) as dev, on_shifted(problem, cfg, dev) as (cfg,first_look,_):
-        s = look_and_plan(problem, cfg, dev, first_look)
-        if not s.plan: return Estimate(s.plan, len(s.first), 0., {}, 0, float('nan'), s.times, s.check)
-        with ready(problem, cfg, dev, plan=s.plan) as run: speed,keeping = measure_speed(run, s.plan),run.aux.keeping
-    counts,cover = problem.aux.counts(cfg.proportion),expected_coverage(s.plan, s.probs)
-    seconds,price = s.plan.estimate(speed, counts, epochs:=mean_epochs(s.plan,counts,cfg), keeping),s.plan.price(counts)
-    return Estimate(s.plan, len(s.first), seconds, speed, round(price*epochs), cover, s.times, s.check, keeping)
+        start = look_and_plan(problem, cfg, dev, first_look)
+        e = estimate_run(problem, cfg, start, dev)
+        if pilot: e.pilot = try_ways(problem, cfg, start, dev)
+    return e
 
 # %% ../nbs/00_core.ipynb #e35bc2c6
 def learner_cli_predict(

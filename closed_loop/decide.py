@@ -120,14 +120,15 @@ def fit_conditional(
     y:Tensor, # (n,) true classes
     slack:float=0.5, # standard errors of log-likelihood that a more timid answer may cost
 )->dict: # alpha, T and T0
-    "Weight and temperatures that suit labelled images, trusting the second look no more than they demand"
+    "Weight and temperatures that suit labelled images, trusting the second look least"
     if len(y)<LEAST: return dict(alpha=0., T=1., T0=1.)
     T0,grid = likelihoods(z0, z1, S, y)
     best = grid[max(grid, key=lambda k: grid[k].mean())]
     def near(l):
         d = best-l
         return d.mean()<=slack*d.std()/len(d)**.5
-    a,T = min((k for k in grid if near(grid[k])), key=lambda k: (k[0]/k[1]/(1.01-k[0]), k[1]))
+    def trust(k): return k[0]/k[1]/(1.01-k[0]), k[1]
+    a,T = min((k for k in grid if near(grid[k])), key=trust)
     return dict(alpha=a, T=T, T0=T0)
 
 # %% ../nbs/13_decide.ipynb #ac6702e1

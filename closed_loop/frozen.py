@@ -59,7 +59,7 @@ class Cut:
 def _pixels(aux):
     "What could be kept of decoded images"
     ds = aux.dl.dataset
-    return [Keepable('pixels', ds.each, 1, ds.limit)] if hasattr(ds,'hold') else []
+    return [Keepable('pixels', ds.each, 1, ds.limit)] if getattr(ds,'by_class',False) else []
 
 def cut_problem(
     model:nn.Module, # a classifier on `device`

@@ -150,8 +150,9 @@ def _check_items(aux, n=5):
     "Refuse labels that are not what the items say: a few of them are opened"
     ds = aux.dl.dataset
     if isinstance(ds, (TensorDataset,Datasets)): return   # they have one source of labels
-    for i in np.unique(np.linspace(0, len(aux)-1, n).astype(int)).tolist():
-        with no_random(): pair = as_pair(ds[i])   # its augmentation leaves the caller's random numbers alone
+    some = np.unique(np.linspace(0, len(aux)-1, n).astype(int)).tolist()
+    with no_random(): pairs = [as_pair(ds[i]) for i in some]   # augmentation leaves the caller's random numbers alone
+    for i,pair in zip(some,pairs):
         if len(pair)==2 and (y:=as_labels([pair[1]],'training')[0])!=aux.targets[i]:
             raise ValueError(f"the labels of the training set disagree: image {i} is of class {aux.targets[i]} in the "
                              f"dataset's list and of class {y} as an item; expected the same, so mend the list, "

@@ -81,7 +81,8 @@ def freeze(
 )->list: # the frozen modules
     "Let gradients reach the deep groups only"
     deep = deep_groups(model, layers)
-    frozen = [model.get_submodule(p) for n,ps in layer_groups(model).items() if n not in deep for p in ps]
+    frozen = [model.get_submodule(p)
+              for n,ps in layer_groups(model).items() if n not in deep for p in ps]
     for p in model.parameters(): p.requires_grad_(layers=='all')
     for p in deep_params(model, layers): p.requires_grad_(True)
     return frozen
@@ -93,7 +94,8 @@ def deep_params(
     "The parameters to train"
     if layers=='all': return list(model.parameters())
     gs = layer_groups(model)
-    return [q for n in deep_groups(model,layers) for p in gs[n] for q in model.get_submodule(p).parameters()]
+    paths = [p for n in deep_groups(model,layers) for p in gs[n]]
+    return [q for p in paths for q in model.get_submodule(p).parameters()]
 
 # %% ../nbs/06_layers.ipynb #75233188
 def last_linear(
@@ -179,7 +181,8 @@ class _Groups(fx.Tracer):
     def __init__(self, paths):
         super().__init__()
         self.paths = set(paths)
-    def is_leaf_module(self, m, path): return path in self.paths or super().is_leaf_module(m, path)
+    def is_leaf_module(self, m, path):
+        return path in self.paths or super().is_leaf_module(m, path)
 
 def _head(model, layers):
     "The deep layers as a network, with the same weights: what leaves the trunk -> logits"
@@ -192,7 +195,8 @@ def _head(model, layers):
     # a KeyError here: something else of the trunk is needed
     for n in nodes[cut:]: env[n] = new.node_copy(n, lambda m: env[m])
     head = fx.GraphModule(model, new)
-    for f in model._forward_hooks.values(): head.register_forward_hook(f)   # what the network makes of its answers
+    # what the network makes of its answers
+    for f in model._forward_hooks.values(): head.register_forward_hook(f)
     return head
 
 # %% ../nbs/06_layers.ipynb #7255fb49

@@ -47,11 +47,11 @@ def eval_mode(
     model:nn.Module, # in any mode
 ):
     "Evaluation mode for a while; afterwards every module is in the mode it was in"
-    modes = [(m,m.training) for m in model.modules()]
-    model.eval()
+    on = [m for m in model.modules() if m.training]
+    if on: model.eval()
     try: yield model
     finally:
-        for m,mode in modes: m.training = mode
+        for m in on: m.training = True
 
 # %% ../nbs/02_look.ipynb #bb36bbe2
 def split_batch(
@@ -87,9 +87,10 @@ def look(
 )->tuple: # logits (N, C) on the CPU; labels (N,) or None
     "Logits of every image, in evaluation mode"
     zs,ys = [],[]
-    for z,y in look_in_batches(model, dl, device):
-        zs.append(z.float().cpu())
-        if y is not None: ys.append(y)
+    with eval_mode(model):
+        for z,y in look_in_batches(model, dl, device):
+            zs.append(z.float().cpu())
+            if y is not None: ys.append(y)
     return torch.cat(zs), torch.cat(ys) if ys else None
 
 # %% ../nbs/02_look.ipynb #ff7a07d7

@@ -101,7 +101,8 @@ def kmeans_plan(
     if not len(P): return Plan([], 'kmeans', K)
     lab = KMeans(min(Q,len(P)), n_init=1, random_state=seed).fit(P).labels_
     members = [m for q in range(lab.max()+1) if len(m:=np.flatnonzero(lab==q))]
-    return Plan([Task(np.asarray(hard)[m].tolist(), _top_k(P[m].mean(0),K)) for m in members], 'kmeans', K)
+    tasks = [Task(np.asarray(hard)[m].tolist(), _top_k(P[m].mean(0),K)) for m in members]
+    return Plan(tasks, 'kmeans', K)
 
 # %% ../nbs/05_plan.ipynb #1eccf688
 @register('planner', 'online')
@@ -151,7 +152,8 @@ def _refine(P, S, iters=100):
         if old is not None and torch.equal(lab,old): break
         old = lab.clone()
         lab[mass.argsort()[:len(empty)]] = empty
-        S = torch.zeros(Q,C).scatter_(1, torch.zeros(Q,C).index_add_(0,lab,P).topk(K).indices, 1.)
+        top = torch.zeros(Q,C).index_add_(0,lab,P).topk(K).indices
+        S = torch.zeros(Q,C).scatter_(1, top, 1.)
     mass,lab = (P@S.T).max(1)
     return mass.mean().item(),lab,S
 
@@ -174,7 +176,8 @@ def coverage_plan(
         return torch.zeros(Q,P.shape[1]).scatter_(1, top, 1.)
     _,lab,S = max((_refine(P,start()) for _ in range(starts)), key=lambda o: o[0])
     def task(q, m): return Task(hard[m].tolist(), _top_k((P[m].sum(0)*S[q]).numpy(),K))
-    return Plan([task(q,m) for q in range(Q) if len(m:=(lab==q).nonzero().flatten())], 'coverage', K)
+    members = [(q,m) for q in range(Q) if len(m:=(lab==q).nonzero().flatten())]
+    return Plan([task(q,m) for q,m in members], 'coverage', K)
 
 # %% ../nbs/05_plan.ipynb #ce514838
 def _merge_equal(plan):

@@ -44,7 +44,6 @@ def distort(
 # %% ../nbs/17_probes.ipynb #24121509
 class _Distort(ItemTransform):
     "`distort` at the end of a fastai loader's batch transforms"
-    order = 1000   # after a `Learner`'s own, which make numbers of bytes and normalise them
     def __init__(self, strength):
         super().__init__()
         self.strength = strength

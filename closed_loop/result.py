@@ -15,9 +15,10 @@ from fastcore.basics import patch
 from . import __version__
 from .config import CLIConfig
 from .decide import decide, favour
+from .generalist import Generalist
 from .plan import Plan, class_sets, expected_coverage, true_coverage
 from .probes import ProbeLooks
-from .safely import write_whole
+from .safely import from_json, to_json, write_whole
 
 # %% ../nbs/24_result.ipynb #8b6f26bd
 @dataclass
@@ -34,16 +35,14 @@ class Flips:
     @property
     def gain(self): return (self.F2T-self.T2F)/max(self.N,1)
 
-    def __repr__(self):
-        counts = f'F2T {self.F2T}, T2F {self.T2F}, F2F {self.F2F}, T2T {self.T2T}'
-        return f'{self.before:.2%} → {self.after:.2%} ({100*self.gain:+.2f}): {counts}'
+    def __repr__(self): return (f'{self.before:.2%} → {self.after:.2%} ({100*self.gain:+.2f}): '
+                                f'F2T {self.F2T}, T2F {self.T2F}, F2F {self.F2F}, T2T {self.T2T}')
 
 # %% ../nbs/24_result.ipynb #af6cd056
 FATES = ('F2T','T2F','F2F','T2T')
 
 def fates(
-    first:Tensor, # (N,) first answers
-    final:Tensor, # (N,) final answers
+    first:Tensor, final:Tensor, # (N,) first and final answers
     targets:Tensor, # (N,) true classes
 )->np.ndarray: # (N,) of 'F2T', 'T2F', 'F2F', 'T2T'
     "Each image's fate"
@@ -51,8 +50,7 @@ def fates(
     return np.select([~a&b, a&~b, ~a&~b], FATES[:3], FATES[3])
 
 def flips(
-    first:Tensor, # (N,) first answers
-    final:Tensor, # (N,) final answers
+    first:Tensor, final:Tensor, # (N,) first and final answers
     targets:Tensor, # (N,) true classes
 )->Flips:
     "Count the fates"
@@ -62,10 +60,8 @@ def flips(
 # %% ../nbs/24_result.ipynb #48eb233c
 def summary(
     f:Flips, # from `flips`
-    hard:int, # images looked at again
-    tasks:int, # fine-tunings
-    price:int, # training images passed, all epochs
-    seconds:float, # whole run
+    hard:int, tasks:int, # images looked at again, fine-tunings
+    price:int, seconds:float, # training images passed, all epochs; time of the whole run
     name:str='CLI', # what to call the row
 )->pd.DataFrame:
     "The result as one row"
@@ -115,6 +111,7 @@ class CLIResult:
     check:object=None      # what the first look says about model and data, before anything is trained
     unfinished:list=field(default_factory=list) # numbers of the tasks that there was no time for
     shift:str=None         # whether the test images are unlike the training images, and what was done about it
+    further:Generalist=None # what training further on all classes has brought, if it was asked for
 
     def __len__(self): return len(self.first)
 
@@ -176,6 +173,23 @@ def with_rule(self:CLIResult,
     "Decide again from the same two looks, without training"
     return replace(self, cfg=replace(self.cfg, rule=rule, **kwargs))
 
+@patch(as_prop=True)
+def before(self:CLIResult)->Tensor: # (N,)
+    "Answers of the network as it came"
+    return self.first.argmax(1) if self.further is None else self.further.base
+
+@patch
+def parts(self:CLIResult)->dict: # share of the test images
+    "What training further and the second look have each gained"
+    between = zip((self.before,self.first.argmax(1)),(self.first.argmax(1),self.preds))
+    return {k:flips(*ab,self.targets).gain for k,ab in zip(('training further','second look'),between)}
+
+@patch
+def generalist(self:CLIResult)->dict: # a `state_dict`
+    "Weights of the network that was trained further, a better one to keep"
+    if self.further and self.further.state: return self.further.state
+    raise ValueError(f"no weights here ({self.further or 'generalist=0'}): expected the result of a run that kept them")
+
 @patch
 def flips(self:CLIResult,
     targets:Tensor=None, # true classes, the test set's own if not given
@@ -184,7 +198,7 @@ def flips(self:CLIResult,
     t = self.targets if targets is None else torch.as_tensor(targets)
     if t is None: raise ValueError("the test set has no labels: pass targets= to count flips")
     if len(t)!=len(self): raise ValueError(f"{len(t)} targets for {len(self)} test images: expected one each")
-    return flips(self.first.argmax(1), self.preds, t)
+    return flips(self.before, self.preds, t)
 
 # %% ../nbs/24_result.ipynb #5f7d1ac4
 @patch
@@ -231,7 +245,7 @@ def summary(self:CLIResult,
 @patch
 def __repr__(self:CLIResult):
     s = f'{len(self.hard):,} of {len(self):,} images looked at again in {len(self.plan)} tasks, {self.seconds:.1f} s'
-    s += ''.join(f'; {o}' for o in (_kept(len(self.diverged),len(self.unfinished)), self.shift) if o)
+    s += ''.join(f'; {o}' for o in (_kept(len(self.diverged),len(self.unfinished)), self.shift, self.further) if o)
     return s if self.targets is None else f'{self.flips()}; {s}'
 
 @patch
@@ -244,33 +258,19 @@ def _repr_html_(self:CLIResult):
 # %% ../nbs/24_result.ipynb #29ece8bc
 _META = ('vocab','paths','times','price','diverged','unfinished','shift') # what is kept as JSON
 
-def _to_json(o):
-    "A class name as JSON can keep it: numbers and text as they are, tuples and bytes marked"
-    if isinstance(o,(np.generic,np.ndarray,Tensor)): o = o.tolist()
-    if isinstance(o,bytes): return dict(bytes=o.hex())
-    if isinstance(o,tuple): return dict(tuple=[_to_json(v) for v in o])
-    if isinstance(o,list): return [_to_json(v) for v in o]
-    return o if o is None or isinstance(o,(str,int,float)) else str(o)
-
-def _from_json(o):
-    if isinstance(o,list): return [_from_json(v) for v in o]
-    if not isinstance(o,dict): return o
-    return bytes.fromhex(o['bytes']) if 'bytes' in o else tuple(_from_json(v) for v in o['tuple'])
-
 @patch
 def save(self:CLIResult,
     path:str, # a folder
 )->Path:
     "Write everything but the images"
-    path = Path(path)
-    path.mkdir(parents=True, exist_ok=True)
+    (path:=Path(path)).mkdir(parents=True, exist_ok=True)
     t = {k:getattr(self,k) for k in ('first','hard','second','targets','first_tta')}
     if self.probes: t.update({f'probe_{f.name}':getattr(self.probes,f.name) for f in fields(self.probes)})
     t = {k:torch.as_tensor(v).contiguous() for k,v in t.items() if v is not None}
     write_whole(path/'looks.safetensors', save(t))
     self.plan.save(path/'plan.json')
-    meta = dict(cfg=asdict(self.cfg), version=__version__, check=None if self.check is None else str(self.check))
-    meta.update({k:getattr(self,k) for k in _META}, vocab=_to_json(self.vocab))
+    meta = dict({k:getattr(self,k) for k in _META}, cfg=asdict(self.cfg), version=__version__, vocab=to_json(self.vocab),
+                check=self.check and str(self.check), further=self.further and self.further.to_json())
     write_whole(path/'run.json', json.dumps(meta, indent=1, default=str))
     return path
 
@@ -291,9 +291,9 @@ def load_result(
     path = Path(path)
     t,plan = _read(path/'looks.safetensors',load_file),_read(path/'plan.json',Plan.load)
     def rest(p):
-        m = json.loads(p.read_text())
-        m = {'diverged':[], 'unfinished':[], 'shift':None, 'check':None, **m, 'vocab':_from_json(m['vocab'])}
-        return dict(cfg=CLIConfig(**m['cfg']), **{k:m[k] for k in (*_META,'check')})
+        m = {'diverged':[], 'unfinished':[], **dict.fromkeys(('shift','check','further')), **json.loads(p.read_text())}
+        m.update(vocab=from_json(m['vocab']), further=m['further'] and Generalist.from_json(m['further']))
+        return dict(cfg=CLIConfig(**m['cfg']), **{k:m[k] for k in (*_META,'check','further')})
     meta = _read(path/'run.json', rest)
     probe = {k.removeprefix('probe_'):t.pop(k) for k in list(t) if k.startswith('probe_')}
     probes = ProbeLooks(**{**probe, 'T':probe['T'].item()}) if probe else None

@@ -31,18 +31,13 @@ def in_turn(
 @register('executor')
 @contextmanager
 def local(
-    problem:Problem, # its model is on `device`, and exactly as it was afterwards
-    cfg:CLIConfig, # settings
-    device='cpu', # where the model is
-    cbs=None, # fastai callbacks
-    probe_dl=None, # labelled images
-    tta:bool=True, # with several views, predict before adapting too
-    plan:Plan=None, # what will be asked for
+    *opened, # arguments of `ready`
     address:str=None, # of a cluster, for executors that have one
+    **how, # others of `ready`
 ): # yields a function from tasks to pairs of tasks and looks
     "An executor: this process, one task after another"
     if address: raise ValueError(f"address={address!r} with executor='local': expected executor='ray', or no address")
-    with ready(problem, cfg, device, cbs, probe_dl, tta, plan or ()) as run: yield partial(in_turn, run)
+    with ready(*opened, **how) as run: yield partial(in_turn, run)
 
 # %% ../nbs/22_schedule.ipynb #8b98565e
 def order_tasks(

@@ -20,7 +20,8 @@ def supcon_loss(
     "Supervised contrastive loss; anchors alone in their class contribute nothing"
     z = F.normalize(z.float().flatten(1), dim=1)
     eye = torch.eye(len(z), dtype=torch.bool, device=z.device)
-    with torch.autocast(z.device.type, enabled=False): sim = z@z.T/tau   # 1/tau magnifies half precision's error
+    # in full precision: 1/tau magnifies the error of half precision
+    with torch.autocast(z.device.type, enabled=False): sim = z@z.T/tau
     logp = sim.masked_fill(eye, float('-inf')).log_softmax(1)
     pos = (y[:,None]==y[None]) & ~eye
     return -(logp.masked_fill(~pos,0).sum(1)/pos.sum(1).clamp(min=1)).mean()
@@ -28,11 +29,16 @@ def supcon_loss(
 # %% ../nbs/08_supcon.ipynb #fc22363e
 class SupCon(Callback):
     "Add `lam` times the supervised contrastive loss to the loss of a `Learner`"
-    def __init__(self, lam:float=1., tau:float=0.07, at:str=None): self.lam,self.tau,self.at,self.hook = lam,tau,at,None
+    def __init__(self,
+        lam:float=1., # its weight
+        tau:float=0.07, # its temperature
+        at:str=None, # path of the classifier layer, the last linear one if not given
+    ): self.lam,self.tau,self.at,self.hook = lam,tau,at,None
     def before_fit(self): self.hook = FeatureHook(self.model, self.at).__enter__()
     def after_loss(self):
         if not self.training or not self.lam: return
-        self.learn.loss_grad = self.learn.loss_grad + self.lam*supcon_loss(self.hook.z, self.y, self.tau)
+        scl = supcon_loss(self.hook.z, self.y, self.tau)
+        self.learn.loss_grad = self.learn.loss_grad + self.lam*scl
         self.learn.loss = self.learn.loss_grad.clone()
     def after_fit(self): self.release()
     def release(self):

@@ -1,5 +1,5 @@
 "The commands, run as people run them"
-import itertools, json, os, re, resource, shutil, signal, subprocess, sys, time
+import importlib.util, itertools, json, os, re, resource, shutil, signal, subprocess, sys, time
 from pathlib import Path
 from unittest import mock
 
@@ -82,6 +82,17 @@ def test_predict_writes_what_it_promises(images):
     assert [Path(p).parent.name for p in df.path] == list(df.target)
     assert df.final_confidence.between(0, 1).all() and set(df.task) <= {-1, 0, 1}
     assert 'The four fates' in (images/'out/index.html').read_text(encoding='utf-8') and 'report:' in res.stdout
+
+
+@pytest.mark.skipif(importlib.util.find_spec('ray') is None, reason='Ray is not installed')
+def test_ray_answers_as_one_process(images, tmp_path):
+    a = args(images, threads='1', num_workers=0)
+    closed_loop_predict(**{**a, 'out': str(tmp_path/'serial')})
+    res = run(BIN/'closed_loop_predict', *typed({**a, 'out': tmp_path/'ray', 'executor': 'ray'}))
+    assert res.returncode == 0 and res.stderr == '', res.stderr
+    one, many = (pd.read_csv(tmp_path/k/'predictions.csv') for k in ('serial', 'ray'))
+    pd.testing.assert_frame_equal(one, many)
+    assert len(many) == 12 and (many.task >= 0).any() and (many['final_confidence'] != many['first_confidence']).any()
 
 
 def test_only_our_own_warnings_are_seen(images):

@@ -1,5 +1,5 @@
 "Every experiment of the paper, at smoke scale, from folders in ImageNet's and ImageNet-C's layouts"
-import json, multiprocessing, subprocess, sys
+import json, multiprocessing, os, shutil, subprocess, sys
 from pathlib import Path
 
 import numpy as np
@@ -246,6 +246,44 @@ def test_results_of_other_settings_are_refused(lab, folders):
     with pytest.raises(ValueError, match='test=12, not 5'): Lab(bench(n_test=5), out, device='cpu')
 
 
+def one_line(capsys, **kw):
+    "What the command says before it leaves"
+    with pytest.raises(SystemExit) as e: closed_loop_experiment(**kw)
+    err = capsys.readouterr().err.strip()
+    assert e.value.code == 2 and '\n' not in err and err.startswith('closed_loop: ')
+    return err
+
+
+@pytest.mark.parametrize('kw,says', [
+    (dict(data_c='c'), "--data-c c means nothing to table1: expected with imagenet_c, ttt_reimplementation only"), (dict(resize=True), '--resize means nothing to table1'),
+    (dict(robust='r'), '--robust r means nothing to table1: expected with imagenet_c only'), (dict(robust='r', name='ttt_reimplementation'), '--robust r means nothing to ttt_reimplementation'),
+    (dict(severities='2-3'), '--severities 2,3 means nothing to table1'), (dict(corruptions='fog'), "corruptions=['fog'] means nothing to table1"),
+    (dict(nets='ResNet-18,ResNet-50', name='Q'), '--nets ResNet-18,ResNet-50: this experiment has one network'), (dict(nets='a,b', name='imagenet_c', data='glyphs', weights='paper'), "'a' cannot be used"),
+    (dict(data='glyphs'), '--weights random means nothing to --data glyphs'), (dict(data='glyphs', name='imagenet_c', weights='paper', data_c='c'), '--data-c c means nothing to --data glyphs'),
+    (dict(data='glyphs', name='imagenet_c', weights='paper', resize=True), '--resize means nothing to --data glyphs'), (dict(data='glyphs', name='imagenet_c', weights='paper', robust='r'), '--robust r means nothing to --data glyphs')])
+def test_what_would_be_ignored_is_refused(folders, tmp_path, capsys, kw, says):
+    a = dict(name='table1', data=str(folders/'data'), scale='smoke', weights='random', out=str(tmp_path/'o'), device='cpu')
+    assert says in one_line(capsys, **{**a, **kw}) and not list(tmp_path.rglob('unit.json'))
+
+
+def test_other_images_of_the_same_name_and_number_are_refused(folders, tmp_path):
+    "One image that was replaced, in training and in ImageNet-C, and labels that changed places"
+    data, c = (Path(shutil.copytree(folders/k, tmp_path/k)) for k in ('by_class', 'c'))
+    def lab(): return Lab(imagenet_bench(data, c, 'smoke', 'random', n_test=6), tmp_path/'out', device='cpu')
+    def swap(a, b):
+        for x, y in ((a, tmp_path/'x'), (b, a), (tmp_path/'x', b)): os.rename(x, y)
+    def two(d): return sorted(p for p in d.rglob('*') if p.is_file())[::5][:2]
+    was = [lab().bench.corrupted('fog', s) for s in (1, 2)]
+    swap(*two(c/'fog/1'))
+    now = [lab().bench.corrupted('fog', s) for s in (1, 2)]
+    assert now[0] != was[0] and now[1] == was[1]
+    for a, b in (two(data/'train'), sorted((data/'val').iterdir())[:2]):
+        swap(a, b)
+        with pytest.raises(ValueError, match=r"holds results with images=\['24 images, \w+', '12 images, \w+'\], not .*: choose another folder with --out"): lab()
+        swap(a, b)
+        lab()
+
+
 def test_local_weights_by_name(tmp_path):
     m = network('ResNet-18', 4)
     torch.save(m.state_dict(), tmp_path/'ResNet-18.pth')
@@ -256,13 +294,11 @@ def test_local_weights_by_name(tmp_path):
 
 @pytest.mark.parametrize('kw,says', [
     (dict(name='table9'), "'table9'"), (dict(data='nowhere'), 'nowhere'), (dict(scale='huge'), '--scale huge'), (dict(preset='fast'), '--preset fast'),
-    (dict(nets='ResNet-19'), "'ResNet-19'"), (dict(nets='ResNet-18', data='glyphs'), "'ResNet-18' cannot be used with glyphs"), (dict(name='imagenet_c', corruptions='rain'), "'rain'"), (dict(name='imagenet_c', severities='7'), '7'),
+    (dict(nets='ResNet-19'), "'ResNet-19'"), (dict(nets='ResNet-18', data='glyphs', weights='paper'), "'ResNet-18' cannot be used with glyphs"), (dict(name='imagenet_c', corruptions='rain'), "'rain'"), (dict(name='imagenet_c', severities='7'), '7'),
     (dict(settings='Z=1'), 'Z=1'), (dict(severities='x', name='imagenet_c'), "'x'")])
 def test_what_is_wrong_is_said_in_one_sentence(folders, tmp_path, capsys, kw, says):
     a = dict(name='table1', data=str(folders/'data'), scale='smoke', weights='random', out=str(tmp_path/'o'), device='cpu')
-    with pytest.raises(SystemExit) as e: closed_loop_experiment(**{**a, **kw})
-    err = capsys.readouterr().err.strip()
-    assert e.value.code == 2 and says in err and '\n' not in err and err.startswith('closed_loop: ')
+    assert says in one_line(capsys, **{**a, **kw})
 
 
 def test_the_command(tmp_path):

@@ -11,9 +11,11 @@ import torch
 
 from closed_loop import run, schedule
 from closed_loop.checkpoint import TaskStore, make_manifest
+from closed_loop.config import make_config
 from closed_loop.core import cli_predict
 from closed_loop.data.glyphs import glyph_classes, glyph_net, glyphs
 from closed_loop.decide import decide
+from closed_loop.inputs import open_problem
 from closed_loop.plan import Task, make_plan
 from closed_loop.result import fates, flips, load_result
 from closed_loop.run import Looks
@@ -312,6 +314,41 @@ def test_a_long_run_leaks_nothing(ask):
     assert got['tasks'] == 500 and got['hooks'] == 0
     assert got['end']['rss'] < 1.05*got['warm']['rss'] and got['end']['files'] == got['warm']['files'] and got['end']['threads'] == got['warm']['threads'], got
     assert got['after']['files'] <= got['before']['files']+2 and got['after']['threads'] <= got['before']['threads'], got
+
+
+# ---- what a store is for
+
+
+def small():
+    "A network, training and test points"
+    torch.manual_seed(0)
+    x, y = torch.randn(60, 5), torch.arange(60) % 6
+    return torch.nn.Sequential(torch.nn.Linear(5, 6)), *(torch.utils.data.TensorDataset(x[:n], y[:n]) for n in (60, 20))
+
+
+def test_loader_processes_are_part_of_what_was_computed(tmp_path):
+    "They draw other random numbers, so that tasks of both kinds would be of two runs"
+    kw = dict(preset='paper', K=2, Q=2, quantile=.5, epochs=1, device='cpu', progress=False, store=tmp_path/'tasks')
+    cli_predict(*small(), num_workers=1, **kw)
+    with pytest.raises(ValueError, match='holds tasks with processes=True, not False: go back to what it was'): cli_predict(*small(), num_workers=0, **kw)
+
+
+def test_a_function_is_known_by_its_name(tmp_path):
+    "Its address is another in each process"
+    def made(f): return make_manifest(open_problem(*small()), make_config('paper', K=2, shift=f))
+    def one():
+        def shift(problem, cfg, device): return None
+        return shift
+    def two(problem, cfg, device): return None
+    assert one() is not one() and made(one()) == made(one()) and 'shift' in made(one())['shift'] and '0x' not in made(one())['shift']
+    TaskStore(tmp_path, made(one()))
+    TaskStore(tmp_path, made(one()))
+    with pytest.raises(ValueError, match='two'): TaskStore(tmp_path, made(two))
+
+
+def test_a_store_that_is_a_file(tmp_path):
+    (tmp_path/'tasks').touch()
+    with pytest.raises(ValueError, match=r"^store '.*/tasks' is a file: expected a folder, or a new name$"): cli_predict(*small(), K=2, device='cpu', progress=False, store=tmp_path/'tasks')
 
 
 # ---- properties

@@ -17,7 +17,7 @@ from nbdev.showdoc import showdoc_nm
 ROOT = Path(__file__).resolve().parent.parent
 NBS, LIB, OUT = ROOT/'nbs', ROOT/'closed_loop', ROOT/'_docs'
 GROUPS = {'Start': 'index.ipynb', 'Tutorials': 'tutorials/*.ipynb 33_*.ipynb', 'The loop': '[012]*.ipynb', 'Data': 'data/*.ipynb',
-          'Reproducing the paper': 'paper/*.ipynb', 'Results': '30_*.ipynb', 'Glossary': '31_*.ipynb 32_*.ipynb'}
+          'Reproducing the paper': 'paper/*.ipynb', 'Results': '30_*.ipynb 34_*.ipynb', 'Glossary': '31_*.ipynb 32_*.ipynb'}
 CODE = re.compile(r'(^```.*?^```|\[[^\]]*\]\([^)]*\))', re.M | re.S)
 
 
@@ -93,12 +93,23 @@ class link_names(Processor):
     def end(self): self.nb.metadata.pop('widgets', None) # a page with their state loads scripts from the network
 
 
+class both_themes(Processor):
+    "A `<picture>` follows the system, a page its own switch: both images, of which the style sheet shows one"
+    def cell(self, cell):
+        if cell.cell_type == 'markdown': cell.source = re.sub(r'<picture>.*?</picture>', self.images, cell.source, flags=re.S)
+
+    def images(self, m):
+        dark, img = re.search(r'dark\)" srcset="([^"]+)', m[0])[1], re.search(r'<img .*?>', m[0], re.S)[0]
+        light = img.replace('<img ', '<img class="only-light" ')
+        return light + '\n' + re.sub(r'src="[^"]+', f'src="{dark}', img.replace('<img ', '<img class="only-dark" '))
+
+
 class SiteFilter(FilterDefaults):
-    "nbdev's processors, with ours for the order of definitions and for links"
+    "nbdev's processors, with ours for the order of definitions, links and pictures"
     def base_procs(self):
         procs = [link_names if o == add_links else o for o in super().base_procs()]
         procs.insert(procs.index(add_show_docs)+1, in_order)
-        return procs
+        return [*procs, both_themes]
 
 
 def process(dest):

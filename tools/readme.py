@@ -30,7 +30,7 @@ def github_md(src, base):
     "Markdown of a cell in folder `base` as GitHub wants it: links from the root, Quarto callouts as alerts"
     prose = re.split(r'(```.*?```|`[^`\n]*`)', src, flags=re.DOTALL)
     link = lambda m: m[1] + github_url(m[2], base)
-    prose[::2] = [re.sub(r'(\]\(|\b(?:src|href)=")([^)\s"]+)', link, o) for o in prose[::2]]
+    prose[::2] = [re.sub(r'(\]\(|\b(?:src|srcset|href)=")([^)\s"]+)', link, o) for o in prose[::2]]
     alert = lambda m: f'> [!{m[1].upper()}]\n' + indent(m[2].strip(), '> ', lambda _: True)
     return re.sub(r'^:::+ *\{\.callout-(\w+)[^}]*\}\n(.*?)^:::+ *$', alert, ''.join(prose), flags=re.M | re.S)
 
@@ -67,13 +67,14 @@ def build():
     "README.md and the figures it shows, as a dict of path to bytes"
     cfg = get_config()
     base = cfg.nbs_path.relative_to(cfg.config_path).as_posix()
-    nb, cells = load(cfg.nbs_path/cfg.readme_nb), []
+    nb, cells, alts = load(cfg.nbs_path/cfg.readme_nb), [], []
     for c in nb.cells:
         if c.cell_type == 'markdown': c.source = github_md(c.source, base)
         elif c.cell_type == 'code':
             opts = quarto_options(c)
             if opts.get('include') == 'false': continue
             c.outputs = [] if opts.get('output') == 'false' else list(github_outputs(c.outputs))
+            alts += [opts.get('fig-alt', 'Figure').strip('"') for o in c.outputs if 'image/png' in o.get('data', {})]
             c.metadata.magics_language = c.metadata.pop('language', 'python')
             if opts.get('echo') == 'false' or not c.source: c.metadata.transient = {'remove_source': True}
         cells.append(c)
@@ -81,6 +82,7 @@ def build():
     priority = ['text/markdown', 'image/svg+xml', 'image/png', 'image/jpeg', 'text/html', 'text/latex', 'text/plain']
     exporter = MarkdownExporter(config=Config(NbConvertBase={'display_data_priority': priority}))
     md, res = exporter.from_notebook_node(nb, {'output_files_dir': FILES, 'unique_key': 'index'})
+    md = re.sub(r'!\[png\]\(', lambda _: f'![{alts.pop(0)}](', md) # nbconvert's own word for every figure
     md = re.sub(r'\n(?:[ \t]*\n){2,}', '\n\n', md).strip() + '\n'
     return {'README.md': md.encode(), **res.get('outputs', {})}
 

@@ -11,6 +11,7 @@ from nbdev.config import get_config
 from nbdev.doclinks import nbglob
 from nbdev.frontmatter import FrontmatterProc
 from nbdev.process import NBProcessor, extract_directives
+from old_outputs import KEY, source
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -26,6 +27,7 @@ def run_nb(path, flags):
     fm = getattr(NBProcessor(path, procs=FrontmatterProc, process=True).nb, 'frontmatter_', {})
     if str2bool(fm.get('skip_exec', False)): return
     nb = nbformat.read(path, as_version=4)
+    nb.metadata[KEY] = source(nb)
     for c in nb.cells:
         if c.cell_type == 'code' and skip(c, flags): c.metadata.tags = ['skip-execution']
     NotebookClient(nb, timeout=None, kernel_name='python3', store_widget_state=False, record_timing=False,

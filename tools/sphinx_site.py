@@ -68,7 +68,8 @@ def convert(nb):
             hide = opts.get('echo') == 'false' or not c.source.strip()
             if hide and not c.outputs: continue
             c.metadata = nbformat.from_dict(dict(tags=['remove-input'] if hide else []))
-            if alt := opts.get('fig-alt'): c.metadata['mystnb'] = dict(image=dict(alt=alt.strip('"')))
+            image = dict(alt=opts.get('fig-alt', '').strip('"'), classes=opts.get('classes'))
+            if image := {k: v for k, v in image.items() if v}: c.metadata['mystnb'] = dict(image=image)
             yield c
 
 

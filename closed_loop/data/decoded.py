@@ -139,6 +139,7 @@ class Decoded(Dataset):
         self.root,self.samples,self.targets,self.classes = ds.root,ds.samples,ds.targets,ds.classes
         self.mean,self.std = (torch.tensor(o).view(-1,1,1) for o in (mean,std))
         group = _groups(ds)
+        self.by_class = bool((group==[y for _,y in ds.samples]).all())
         self.index = class_index(group, group.max()+1)
         self.group,self.y = torch.tensor(group),torch.tensor([y for _,y in ds.samples])
         self.row = torch.empty(len(group), dtype=torch.long) # place of an image among those of its group
@@ -187,8 +188,8 @@ def whole(self:Decoded)->bool:
 def hold(self:Decoded,
     classes:list, # they must fit the limit together
 ):
-    "Decode these classes, unless they are there, and keep them"
-    self.cache.hold(classes)
+    "Decode these classes, unless they are there, and keep them; images in no order have no classes to keep"
+    if self.by_class: self.cache.hold(classes)
 
 @patch
 def let_go(self:Decoded):

@@ -17,7 +17,8 @@ from torch.utils.data import DataLoader, Dataset, Subset
 from torchvision import transforms as T
 from fastai.torch_core import no_random
 from .. import __version__
-from ..loaders import usual_workers
+from ..checkpoint import data_id
+from ..loaders import as_dl, targets_of, usual_workers
 from ..data.glyphs import Glyphs, glyph_aug, glyph_model, glyph_net, glyphs
 from ..data.imagenet import imagenet
 from ..data.corruptions import Corrupted, imagenet_c
@@ -57,7 +58,7 @@ class Bench:
     flip:bool=False    # does a mirrored image mean the same?
     ttt:dict=None      # of `ttt_predict`; one step per image, online, with few copies at smoke scale, if not given
     ident:dict=field(default_factory=dict) # what the data is
-    corrupted:dict=field(default_factory=dict) # what the corrupted images are
+    corrupted:object=lambda name,severity: {} # corruption, severity -> what those images are
     find:object=None   # name of a network -> its name on this bench, or an error; if not given, those of `nets`
     def __post_init__(self):
         if self.scale not in SCALES:
@@ -73,6 +74,10 @@ class Bench:
                          "the paper's networks need --data, a folder in ImageNet's layout")
 
 # %% ../../nbs/paper/07_bench.ipynb #80406837
+def _which(*sets):
+    "What tells images from others of the same name and number"
+    return [data_id(as_dl(o,4,0), targets_of(o)) for o in sets]
+
 def _corrupt_glyphs(ds, name, severity, seed):
     "Glyphs, corrupted once"
     c = Corrupted(ds, name, severity, seed)
@@ -101,7 +106,8 @@ def glyph_bench(
         images=lambda net: (train,test),
         shifted=lambda net,name,severity: _corrupt_glyphs(test, name, severity, seed),
         settings=dict(Q=20) if full else dict(Q=2, epochs=1),
-        ident=dict(data='glyphs', train=len(train), test=len(test), image_seed=seed), corrupted=dict(seed=seed))
+        ident=dict(data='glyphs', train=len(train), test=len(test), image_seed=seed, images=_which(train,test)),
+        corrupted=lambda name,severity: dict(seed=seed))
 
 # %% ../../nbs/paper/07_bench.ipynb #1a6c234d
 def _file(folder, *names):
@@ -177,9 +183,19 @@ class _Folders:
         n = find_network(net)
         return f(n, max(64,n.least) if self.small else None)
 
+    def which(self, *sets):
+        "What tells these images from others, as one network is shown them"
+        return _which(*(_with(o,self.tfms('ResNet-18',eval_tfms)) for o in sets))
+
     def images(self, net):
         test = _with(self.val, self.tfms(net,eval_tfms))
         return _with(self.train, self.tfms(net,train_tfms)),_some(test, self.n)
+
+    def corrupted(self, name, severity):
+        "What the corrupted images are"
+        if self.data_c is None: return dict(seed=self.seed, resize=self.resize)
+        images = self.which(imagenet_c(self.data_c,name,severity,self.train))
+        return dict(folder=Path(self.data_c).name, images=images, resize=self.resize)
 
     def shifted(self, net, name, severity):
         tfm = self.tfms(net, eval_tfms)
@@ -215,9 +231,9 @@ def imagenet_bench(
         load=lambda net: open_network(net, C, weights, seed), fresh=lambda net: open_network(net, C, 'random', seed),
         robust=robust_networks(robust, 'resnet50', C), settings=few if small else {}, flip=True,
         find=lambda net: find_network(net).name,
-        ident=dict(data=name, classes=C, train=len(train), test=n,
+        ident=dict(data=name, classes=C, train=len(train), test=n, images=folders.which(train,val),
                    weights=weights if weights in ('paper','random') else 'files'),
-        corrupted=dict(folder=Path(data_c).name, resize=resize) if data_c else dict(seed=seed, resize=resize))
+        corrupted=lru_cache(None)(folders.corrupted))
 
 # %% ../../nbs/paper/07_bench.ipynb #bench010
 class KeptImages(Dataset):

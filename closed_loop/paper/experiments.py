@@ -7,11 +7,11 @@ __all__ = ['SWEEPS', 'table1', 'pure_fine_tuning', 'supcon', 'layers', 'sweep', 
            'plot_sweep', 'plot_criterion', 'check_experiment', 'run_experiment']
 
 # %% ../../nbs/paper/10_experiments.ipynb #8c67a0a9
-import numpy as np, pandas as pd, torch
+import inspect, numpy as np, pandas as pd, torch
 from dataclasses import dataclass
 from functools import partial
 from .. import report as rep
-from ..config import choose, register
+from ..config import CHOICES, choose, register
 from ..confidence import CRITERIA, f1t5_curve
 from ..layers import deep_groups
 from ..loaders import targets_of
@@ -21,7 +21,7 @@ from .numbers import paper_table
 from .baselines import pft
 from .store import record, slug, whole_file, write_json
 from .lab import Lab, beside
-from .shifted import imagenet_c, ttt_epochs, ttt_reimplementation
+from .shifted import imagenet_c, one_network, ttt_epochs, ttt_reimplementation
 
 # %% ../../nbs/paper/10_experiments.ipynb #866fece9
 def _size(net):
@@ -87,7 +87,7 @@ def layers(
 SWEEPS = dict(Q='number of tasks', eps='threshold of confidence', K='classes per task',
               epochs="passes over a task's training images", proportion='share of the training images')
 
-def _first_net(lab, nets): return (nets or lab.bench.pair)[0]
+def _first_net(lab, nets): return one_network(nets, lab.bench.pair[0])
 
 def _stated(paper, net): return paper if net=='ResNet-18' else paper[:0]   # the only network it has these of
 
@@ -235,11 +235,22 @@ def _figure_of(
     if name=='criterion': return plot_criterion(df).figure
 
 # %% ../../nbs/paper/10_experiments.ipynb #4b3d659a
+def _takes(name, k):
+    "Does an experiment look at an argument? Some are not its own, but go with one that is"
+    k = dict(data_c='severities', resize='severities', robust='methods').get(k,k)
+    args = inspect.signature(CHOICES['experiment'][name]).parameters
+    return k in args or any(a.kind==a.VAR_KEYWORD for a in args.values())
+
 def check_experiment(
     name:str, # of the experiment
+    **given, # what it is asked for with; None, False and [] are not given
 ):
-    "Refuse a name that is not one"
+    "Refuse a name that is not one, and what the experiment would not look at"
     choose('experiment', name)
+    k = next((k for k,v in given.items() if v and not _takes(name,k)), None)
+    if k is None: return
+    who = ', '.join(n for n in CHOICES['experiment'] if _takes(n,k)) or 'none'
+    raise ValueError(f"{k}={given[k]!r} means nothing to {name}: expected with {who} only, so leave it out")
 
 def run_experiment(
     name:str, # a registered one
@@ -249,6 +260,7 @@ def run_experiment(
     "Run an experiment and write its table, its figure and where they come from"
     import matplotlib.pyplot as plt
     given = {k:v for k,v in kwargs.items() if v is not None}
+    check_experiment(name, **given)
     if 'nets' in given: given['nets'] = [lab.bench.find(n) for n in given['nets']]   # before hours are spent
     df = choose('experiment', name)(lab, **given)
     out,fig = lab.store.out,_figure_of(name, df, lab, given.get('nets'))

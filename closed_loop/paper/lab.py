@@ -15,7 +15,8 @@ from ..config import CLIConfig, make_config
 from ..checkpoint import weights_id
 from ..inputs import usual_K
 from ..look import amp_dtype, in_precision, look, on_device
-from ..loaders import as_dl, targets_of, usual_workers, vocab_of
+from ..loaders import as_dl, targets_of, vocab_of
+from ..workers import usual_workers
 from ..result import CLIResult, load_result
 from ..core import cli_predict
 from .bench import Bench, keep_corrupted

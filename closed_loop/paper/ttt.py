@@ -20,6 +20,7 @@ from ..adapt import Snapshot, rollback
 from ..loaders import as_dl, sub_dl
 from ..data.glyphs import PadCrop
 from ..inputs import config_for, open_problem
+from ..shift import own_stats, put_stats
 from ..result import CLIResult
 from ..core import closed_loop
 from .rotation import TTTNet, check_training, rotations
@@ -186,12 +187,8 @@ def _online(problem, run, learn, device):
 
 class _TestStats(Callback):
     "Learn with BatchNorm statistics of the training images, and look again with those from before"
-    def norms(self): return [m for m in self.model.modules() if isinstance(m,_BatchNorm) and m.track_running_stats]
-    def before_fit(self): self.kept = [(m.running_mean.clone(),m.running_var.clone()) for m in self.norms()]
-    def after_fit(self):
-        for m,(mu,var) in zip(self.norms(),self.kept):
-            m.running_mean.copy_(mu)
-            m.running_var.copy_(var)
+    def before_fit(self): self.kept = own_stats(self.model)
+    def after_fit(self): put_stats(self.model, self.kept)
 
 # %% ../../nbs/paper/04_ttt.ipynb #37ba96c1
 _STEP = ('mode','lr','steps','copies','aug','bn','flip','seed')
