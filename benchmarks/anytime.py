@@ -1,6 +1,6 @@
 """What a run that is stopped has gained: the order by worth against the order that shares classes, and what keeping tasks costs.
 
-    python benchmarks/anytime.py                       # two runs of 60 s on glyphs, the rest of the plan, and the store's overhead
+    python benchmarks/anytime.py                       # two plans in two orders, 60 s each on glyphs, the rest of the plans, and the store's overhead
     python benchmarks/anytime.py --seconds 6 --Q 20 --repeats 1
 """
 import argparse, tempfile, time
@@ -15,7 +15,7 @@ from closed_loop.data.glyphs import glyph_aug, glyph_model, glyphs
 from closed_loop.run import run_task
 from common import write
 
-ORDERS = dict(worth=schedule.by_worth, shared=lambda plan, probs, counts: schedule.order_tasks(plan))
+ORDERS = dict(worth=schedule.by_worth, shared=lambda plan, probs, counts, **kw: schedule.order_tasks(plan))
 
 
 def timed(order, data, **kw):
@@ -67,16 +67,19 @@ def overhead(args, data, settings):
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument('--seconds', type=float, default=60)
-    p.add_argument('--Q', type=int, default=40)
+    p.add_argument('--Q', type=int, default=60)
     p.add_argument('--K', type=int, default=10)
-    p.add_argument('--epochs', type=int, default=3)
+    p.add_argument('--epochs', type=int, default=5)
     p.add_argument('--repeats', type=int, default=5)
     p.add_argument('--only', choices=('curve','overhead'))
+    p.add_argument('--plans', type=int, default=2, help='the first one or both')
     args = p.parse_args()
     torch.set_num_threads(1)
     data = dict(model=glyph_model(progress=False), train=glyphs(transform=glyph_aug()), test=glyphs(30, split='test'))
     cli_predict(**data, device='cpu', progress=False, Q=1, cover=None, epochs=1)   # once to warm up
-    if args.only!='overhead': write('anytime', curve(args, data, dict(Q=args.Q, K=args.K, epochs=args.epochs, cover=None, merge=False)))
+    if args.only!='overhead':
+        plans = {'the default preset':{}, f'{args.Q} tasks':dict(Q=args.Q, K=args.K, epochs=args.epochs, cover=None, merge=False)}
+        write('anytime', pd.concat([curve(args, data, kw).assign(plan=name) for name,kw in list(plans.items())[:args.plans]]))
     if args.only!='curve': write('anytime_store', overhead(args, data, dict(Q=10, K=args.K, epochs=2, cover=None)))
 
 

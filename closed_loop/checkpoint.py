@@ -176,7 +176,6 @@ def _clear(self:Claims, f):
 
 # %% ../nbs/21_checkpoint.ipynb #18c00021
 def _refuse_other(old, new, folder):
-    "Refuse a store that was computed otherwise"
     differ = [f'{k}={old.get(k)!r}, not {new.get(k)!r}' for k in {**old,**new} if old.get(k)!=new.get(k)]
     if differ: raise ValueError(f"store {str(folder)!r} holds tasks with {'; '.join(differ[:3])}: "
                                 "go back to what it was, choose another folder, or delete this one")
@@ -282,6 +281,7 @@ def start(self:TaskStore, compute:object, problem:Problem, cfg:CLIConfig)->First
     got = self.once('first_look', pack)
     return made[0] if made else _start_again(*got, problem, cfg, self.folder)
 
+# %% ../nbs/21_checkpoint.ipynb #18c00031
 def _start(s):
     p,tensors = s.probes,dict(first=s.first, targets=s.targets)
     if p: tensors.update(probe_first=p.first, probe_targets=p.targets)

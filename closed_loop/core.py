@@ -56,7 +56,7 @@ def cli_predict(
 def closed_loop(
     problem:Problem, # its model is on `device`, and comes back exactly as it was
     cfg:CLIConfig, # settings
-    device='cpu', cbs=None, # where the model is; fastai callbacks
+    device:str='cpu', cbs:list=None, # where the model is; fastai callbacks
     progress=True, # see `cli_predict`
     first_look=look, # (model, loader, device) -> logits, labels
     store=None, # see `cli_predict`
@@ -105,7 +105,7 @@ def second_look(
     problem:Problem, # its model has its base weights, and has them afterwards
     start:FirstLook, # from `look_and_plan`
     cfg:CLIConfig, # settings
-    device='cpu', cbs=None, # where the model is; fastai callbacks
+    device:str='cpu', cbs:list=None, # where the model is; fastai callbacks
     progress=False, # see `cli_predict`
     tta:bool=True, # with several views, predict before adapting too
     store:TaskStore=None, end:float=None, # keeps finished tasks; when time is over, see `ends`
@@ -116,13 +116,13 @@ def second_look(
     plan,probs,counts = start.plan,start.probs,problem.aux.counts(cfg.proportion)
     watch,dl = GainCounter(plan, probs, FlipCounter(start.first,start.targets,cfg)),start.probes and start.probes.dl
     with choose('executor',executor)(problem, cfg, device, cbs, dl, tta, plan, address=address) as run:
-        return run_plan(run, plan, problem.C, watch, progress, store, by_worth(plan,probs,counts), end, counts)
+        order = by_worth(plan, probs, counts, new=cfg.V/cfg.epochs)
+        return run_plan(run, plan, problem.C, watch, progress, store, order, end, counts)
 
 # %% ../nbs/00_core.ipynb #9d131dc4
 def cli_estimate(
     model, # an `nn.Module` or a fastai `Learner`; comes back exactly as it was
-    train=None, # see `cli_predict`
-    test:object=None, calib:object=None, # see `cli_predict`
+    train:object=None, test:object=None, calib:object=None, # see `cli_predict`
     preset:str='default', device:str=None, # settings to start from; where to run
     pilot:bool=True, # try a few percent of it, and what else could be done, to say what to expect
     **kwargs, # see `cli_predict`

@@ -116,6 +116,7 @@ def bn(
     "Statistics alone, which every look under shift takes from its images"
     norms(model, needed=True)
 
+# %% ../nbs/16_shift.ipynb #92261c2d
 def make_certain(
     model:nn.Module, # its scales and shifts are changed
     batches, # of test images
@@ -144,6 +145,7 @@ def make_certain(
         finally:
             for p,w in wanted: p.requires_grad_(w)
 
+# %% ../nbs/16_shift.ipynb #92261c3d
 @register('shift')
 def tent(
     model:nn.Module, # its scales and shifts are changed

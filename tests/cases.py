@@ -1,7 +1,7 @@
 """Every way to call it wrongly, or just unusually, and what should come of it
 
 A case is data: a name, a call in a small shared world, and an outcome. `tests/test_inputs.py` checks them all, and the docs' page of
-messages (`nbs/32_messages.ipynb`) shows what people read. Nothing here needs pytest."""
+messages (`nbs/42_messages.ipynb`) shows what people read. Nothing here needs pytest."""
 import argparse, contextlib, copy, io, json, math, os, re, resource, shutil, signal, sys, tempfile, traceback, warnings
 from dataclasses import dataclass
 from functools import cached_property

@@ -14,7 +14,10 @@ NAMES = ('idea-light.svg', 'idea-dark.svg')
 README = (ROOT/'README.md').read_text(encoding='utf-8')
 
 
-def front(): return '\n'.join(c.source for c in nbformat.read(ROOT/'nbs/index.ipynb', as_version=4).cells if c.cell_type == 'markdown')
+def front():
+    "Prose of the notebook that the front page is made of"
+    cells = nbformat.read(ROOT/'nbs/index.ipynb', as_version=4).cells
+    return '\n'.join(c.source for c in cells if c.cell_type == 'markdown')
 
 
 @pytest.mark.parametrize('name', NAMES)
@@ -33,7 +36,8 @@ def test_the_picture_stands_alone(name):
     assert root.find('s:title', ns).text and root.find('s:desc', ns).text == idea.ALT
     ids = {f"#{o.get('id')}" for o in root.iter() if o.get('id')}
     used = [v for o in root.iter() for k, v in o.attrib.items() if k.endswith('href')]
-    assert used and set(used) <= ids and not re.search(r'url\(|https?:(?!//www\.w3\.org/2000/svg)', (idea.OUT/name).read_text())
+    fetched = re.search(r'url\(|https?:(?!//www\.w3\.org/2000/svg)', (idea.OUT/name).read_text(encoding='utf-8'))
+    assert used and set(used) <= ids and not fetched
     texts = ' '.join(''.join(o.itertext()) for o in root.iterfind('.//s:text', ns))
     assert min(float(o.get('font-size')) for o in root.iterfind('.//s:text', ns)) >= 21, 'too small at 400 pixels'
     assert all(o in texts for o in ('First look', 'Specialist', 'Second look', 'weights back'))
@@ -57,6 +61,7 @@ def test_the_picture_tells_what_happened():
     d = json.loads(idea.DATA.read_text(encoding='utf-8'))
     def says(k): return d['classes'][max(range(3), key=d[k].__getitem__)]
     assert says('first') != d['truth'] == says('second') and max(d['first']) < .7 < max(d['second'])
+    assert f"{d['F2T']} of {d['N']:,} test images" in front() and f"destroyed {d['T2F']}." in front()
     assert len(idea.unpack(d['image'])) == idea.SIDE**2 and all(len(o) == 3 for o in d['train'])
 
 

@@ -16,8 +16,8 @@ from nbdev.showdoc import showdoc_nm
 
 ROOT = Path(__file__).resolve().parent.parent
 NBS, LIB, OUT = ROOT/'nbs', ROOT/'closed_loop', ROOT/'_docs'
-GROUPS = {'Start': 'index.ipynb', 'Tutorials': 'tutorials/*.ipynb 33_*.ipynb', 'The loop': '[012]*.ipynb', 'Data': 'data/*.ipynb',
-          'Reproducing the paper': 'paper/*.ipynb', 'Results': '30_*.ipynb 34_*.ipynb', 'Glossary': '31_*.ipynb 32_*.ipynb'}
+GROUPS = {'Start': 'index.ipynb', 'Tutorials': 'tutorials/*.ipynb 43_*.ipynb', 'The loop': '[0123]*.ipynb', 'Data': 'data/*.ipynb',
+          'Reproducing the paper': 'paper/*.ipynb', 'Results': '40_*.ipynb 44_*.ipynb', 'Glossary': '41_*.ipynb 42_*.ipynb'}
 CODE = re.compile(r'(^```.*?^```|\[[^\]]*\]\([^)]*\))', re.M | re.S)
 
 

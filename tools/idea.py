@@ -12,8 +12,9 @@ LIGHT = dict(ink='#1f2328', soft='#59636e', card='#f6f8fa', edge='#d1d9e0', bar=
              wrong='#bc4c00', right='#1a7f37', learn='#0969da')
 DARK = dict(ink='#f0f6fc', soft='#9da7b1', card='#161b22', edge='#3d444d', bar='#6e7681',
             wrong='#f0883e', right='#3fb950', learn='#4493f8')
-ALT = ('A network hesitates between two look-alike characters at its first look, is fine-tuned for a moment on training images of the '
-       'classes it hesitates between, gives the right answer at its second look, and gets its old weights back')
+ALT = ('A network hesitates between two look-alike characters at its first look, is fine-tuned for a moment on '
+       'training images of the classes it hesitates between, gives the right answer at its second look, '
+       'and gets its old weights back')
 
 
 def pack(x):
@@ -25,18 +26,20 @@ def unpack(s): return zlib.decompress(b64decode(s))
 
 
 def measure(idx=277, classes='+X×', n=3):
-    "Look twice at the glyphs of seed 0 and keep test image `idx`, both answers, and `n` training images of each of `classes`"
+    "Look twice at glyphs of seed 0; keep test image `idx`, both answers, and `n` training images of each of `classes`"
     from closed_loop.core import cli_predict
     from closed_loop.data.glyphs import glyph_aug, glyph_model, glyphs
     train, test = glyphs(400, transform=glyph_aug()), glyphs(12, 'test')
     res = cli_predict(glyph_model(), train, test, Q=8, cover=None, seed=0, device='cpu', progress=False)
     ids = [test.classes.index(c) for c in classes]
     task = next(o for o in res.plan if idx in o.members)
-    assert set(ids) <= set(task.classes), f'{classes} are not all in the task: {[test.classes[o] for o in task.classes]}'
+    assert set(ids) <= set(task.classes), f'not all of {classes} are in the task'
     two = dict(first=res.first[idx], second=res.second[res.hard.tolist().index(idx)])
     probs = {k: [round(v, 3) for v in z.softmax(0)[ids].tolist()] for k, z in two.items()}
     images = [[pack(train.x[train.targets == i][j]) for j in range(n)] for i in ids]
-    return dict(classes=list(classes), truth=test.classes[test.targets[idx]], **probs, image=pack(test.x[idx]), train=images)
+    truth, f = test.classes[test.targets[idx]], res.flips()
+    run = dict(N=f.N, F2T=f.F2T, T2F=f.T2F)
+    return dict(**run, classes=list(classes), truth=truth, **probs, image=pack(test.x[idx]), train=images)
 
 
 def pixels(name, s):
@@ -53,16 +56,18 @@ def pixels(name, s):
     grey = lambda v: '#'+f'{round(v/(LEVELS-1)*255):02x}'*3
     paths = ''.join(f'<path fill="{grey(v)}" d="{"".join(p)}"/>' for v, p in sorted(runs.items()))
     whole = f'<path fill="{grey(ground)}" d="M0 0h{SIDE}v{SIDE}H0z"/>'
-    return f'<symbol id="{name}" viewBox="0 0 {SIDE} {SIDE}"><g shape-rendering="crispEdges">{whole}{paths}</g></symbol>'
+    drawn = f'<g shape-rendering="crispEdges">{whole}{paths}</g>'
+    return f'<symbol id="{name}" viewBox="0 0 {SIDE} {SIDE}">{drawn}</symbol>'
 
 
 def text(x, y, s, fill, size=22, anchor='start', weight=400):
-    return f'<text x="{x}" y="{y}" fill="{fill}" font-size="{size}" text-anchor="{anchor}" font-weight="{weight}">{s}</text>'
+    how = f'fill="{fill}" font-size="{size}" text-anchor="{anchor}" font-weight="{weight}"'
+    return f'<text x="{x}" y="{y}" {how}>{s}</text>'
 
 
 def image(name, x, y, side, edge, width=2):
-    return (f'<use href="#{name}" x="{x}" y="{y}" width="{side}" height="{side}"/>'
-            f'<rect x="{x}" y="{y}" width="{side}" height="{side}" fill="none" stroke="{edge}" stroke-width="{width}"/>')
+    where = f'x="{x}" y="{y}" width="{side}" height="{side}"'
+    return f'<use href="#{name}" {where}/><rect {where} fill="none" stroke="{edge}" stroke-width="{width}"/>'
 
 
 def arrow(d, tip, turn, c):
@@ -97,9 +102,11 @@ def answer(x, d, probs, color, p):
     for i, (c, v) in enumerate(zip(d['classes'], probs)):
         y, best = TOP+166+34*i, v == max(probs)
         say = dict(fill=p['ink'], weight=650) if best else dict(fill=p['soft'])
-        bar = f'<rect x="{x+58}" y="{y-17}" width="{max(4, round(112*v))}" height="18" rx="{min(4, max(1, round(56*v)))}"'
-        out.append(text(x+36, y, c, p['ink'], 25, 'middle', 650) + text(x+CARD-20, y, f'{v:.0%}', size=21, anchor='end', **say)
-                   + f'{bar} fill="{color if best else p["bar"]}"/>')
+        long, round_by = max(4, round(112*v)), min(4, max(1, round(56*v)))
+        bar = f'<rect x="{x+58}" y="{y-17}" width="{long}" height="18" rx="{round_by}"'
+        out += [text(x+36, y, c, p['ink'], 25, 'middle', 650),
+                text(x+CARD-20, y, f'{v:.0%}', size=21, anchor='end', **say),
+                f'{bar} fill="{color if best else p["bar"]}"/>']
     return ''.join(out)
 
 
@@ -131,7 +138,8 @@ def draw(d, p):
     parts.append(text(W/2, down-14, numbered(4, 'Old weights back, next task', p), p['ink'], 24, 'middle', 650))
     learned = [pixels(f't{i}{j}', s) for i, row in enumerate(d['train']) for j, s in enumerate(row)]
     return '\n'.join([
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {W} {down+20}" role="img" aria-labelledby="title desc" font-family="{FONT}">',
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {W} {down+20}" role="img" '
+        f'aria-labelledby="title desc" font-family="{FONT}">',
         f'<title id="title">Closed-loop inference</title>\n<desc id="desc">{ALT}</desc>',
         f'<defs>{"".join([pixels("image", d["image"]), *learned])}</defs>', *parts, '</svg>\n'])
 

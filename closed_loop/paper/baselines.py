@@ -52,7 +52,7 @@ def snapshots(
     views:float=0., flip:bool=False, # each answers over shifted and mirrored copies too, see `tta`
     **kwargs, # settings of `adapt_learner`
 )->Tensor: # (N, C) probabilities
-    "The mean answer of a network and of what it is after each part of a training with a learning rate that starts again"
+    "The mean answer of a network and of what it is each time that the learning rate has fallen to 0"
     aux = train if isinstance(train,AuxSet) else AuxSet(train, bs=bs, num_workers=num_workers)
     net,dl = Views(model,views,flip) if views or flip else model,as_dl(test, bs, num_workers)
     def answer(): return look(net, dl, device)[0].softmax(1)

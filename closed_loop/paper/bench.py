@@ -183,10 +183,7 @@ class _Folders:
         n = find_network(net)
         return f(n, max(64,n.least) if self.small else None)
 
-    def which(self, *sets):
-        "What tells these images from others, as one network is shown them"
-        return _which(*(_with(o,self.tfms('ResNet-18',eval_tfms)) for o in sets))
-
+    def which(self, *sets): return _which(*(_with(o,self.tfms('ResNet-18',eval_tfms)) for o in sets))
     def images(self, net):
         test = _with(self.val, self.tfms(net,eval_tfms))
         return _with(self.train, self.tfms(net,train_tfms)),_some(test, self.n)
