@@ -82,7 +82,8 @@ def _second_row(problem, cfg, start, tasks, part, device):
     k = 'epochs' if cfg.steps is None else 'steps'
     some = replace(cfg, **{k:max(1,round(part*getattr(cfg,k)))})
     t,pr = time.perf_counter(),start.probes
-    with ready(problem, some, device, probe_dl=pr.dl, plan=tasks) as run: looks = run_plan(run, tasks, problem.C)
+    with ready(problem, some, device, probe_dl=pr.dl, plan=tasks) as run:
+        looks = run_plan(run, tasks, problem.C, progress=False)
     seconds = time.perf_counter()-t
     both,hard = both_looks(tasks, pr, looks.probes, looks.probes_tta),sorted(tasks.members)
     base = looks.first_tta if looks.first_tta is not None and not both.views_hurt else start.first[hard]
@@ -124,7 +125,7 @@ class Pilot:
         if self.best=='training further': return 'train this network further first, and look again then (generalist=)'
         gain = f'{r.gain:+.1f} ± {r.error:.1f} points'
         if self.best=='several views': return f'views are enough here: {gain}, and training adds nothing to speak of'
-        time = f'{r.seconds/60:.0f} minutes' if r.seconds>=90 else f'{r.seconds:.0f} s'
+        time = f'{r.seconds/60:.0f} minutes' if r.seconds>=90 else f'{max(1.,r.seconds):.0f} s'
         return f'the {self.best} is worth {time}: {gain}'
 
     def __repr__(self): return f'{self.table.round(2).to_string()}\n{self.regime}; {self.advice}'

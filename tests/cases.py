@@ -764,7 +764,7 @@ TABLE['Batches'] = [
 REFUSED = dict(
     seed=(-1, 'now', 1.5), num_workers=(-1, 'two'), bs=(0, -4, 2.5), epochs=(0, 1.5), K=(0, 'three'), Q=(0,), quantile=(2.,), lr=(0., -.1, float('nan'), 'fast'), tau=(0.,), V=(-1,),
     layers=('layer9', -1, 1.5), preset=('fast',), rule=('best',), planner=('best',), criterion=('best',), subset=('best',), bn=('half',), loss_over=('none',), threads=('many',),
-    proportion=(0.,), caution=(.5,), holdout=(1.,), views=(.9,), alpha=(2.,), mom=(1.5,), wd=(-1.,), lam=(-1.,), cache=(-1., 'much'), shift=('rain',), prior=(-1.,), minutes=(0, -1), executor=('cloud',), cover=(.9,), budget=(100,), epsilon=(.5,),
+    proportion=(0.,), caution=(.5,), holdout=(1.,), views=(.9,), alpha=(2.,), mom=(1.5,), wd=(-1.,), lam=(-1.,), cache=(-1., 'much'), shift=('rain',), prior=(-1.,), generalist=('some', -1), minutes=(0, -1), executor=('cloud',), cover=(.9,), budget=(100,), epsilon=(.5,),
     device=('gpu', 'cuda:97'))
 
 TABLE['Settings'] = [

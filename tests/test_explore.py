@@ -1,6 +1,7 @@
 "The explorer: driven as widgets over a real run, and by clicks in a browser where a Jupyter server and Chromium are there."
 import asyncio, json, os, shutil, socket, subprocess, sys, time, urllib.request
 from dataclasses import replace
+from pathlib import Path
 
 import nbformat
 import pytest
@@ -11,6 +12,7 @@ from closed_loop.data.glyphs import glyph_net, glyphs
 from closed_loop.explore import as_if, changed, explore, explore_table
 
 SOME = 'ABCDEFGHIJKLMNOPQRST'
+VOILA = shutil.which('voila', path=os.pathsep.join([str(Path(sys.executable).parent), os.environ['PATH']]))
 
 
 @pytest.fixture(scope='module')
@@ -154,7 +156,7 @@ async def drive(ws_url, page):
 
 
 @pytest.mark.skipif(not CHROMIUM, reason='Chromium is not installed')
-@pytest.mark.skipif(not shutil.which('voila'), reason='voila, a Jupyter server that shows a notebook as a page, is not installed')
+@pytest.mark.skipif(not VOILA, reason='voila, a Jupyter server that shows a notebook as a page, is not installed')
 def test_in_a_browser(run, tmp_path):
     pytest.importorskip('websockets')
     *_, res = run
@@ -171,7 +173,7 @@ def test_in_a_browser(run, tmp_path):
     env = {**os.environ, 'JUPYTER_PATH': str(tmp_path/'jupyter'), 'OMP_NUM_THREADS': '1'}
     quiet = dict(stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     port, debug = 8000+os.getpid() % 1000, 9000+os.getpid() % 1000
-    server = subprocess.Popen(['voila', 'explore.ipynb', '--no-browser', f'--port={port}'], cwd=tmp_path, env=env, **quiet)
+    server = subprocess.Popen([VOILA, 'explore.ipynb', '--no-browser', f'--port={port}'], cwd=tmp_path, env=env, **quiet)
     browser = subprocess.Popen([CHROMIUM, *FLAGS, f'--remote-debugging-port={debug}', f'--user-data-dir={tmp_path/"profile"}', 'about:blank'], **quiet)
     try:
         tabs = wait(lambda: json.loads(opened(f'http://localhost:{debug}/json')))
