@@ -91,6 +91,12 @@ def table(df):
     return pd.DataFrame(dict(clean=clean.reindex(one.index), corrupted=one.mean(axis=1), sd=one.std(axis=1), seeds=one.notna().sum(axis=1))).round(2)
 
 
+def complete(df):
+    "Without those severities of a method and a seed that lack a corruption: their means would be of others"
+    have = df.groupby(['method','seed','severity']).corruption.transform('nunique')
+    return df[have==df.groupby('severity').corruption.transform('nunique')]
+
+
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument('--data', default='glyphs', help='glyphs, or a folder with train/ and val/')
@@ -113,8 +119,9 @@ def main():
                 t = time.perf_counter(); acc = 100*(ms[m](te).argmax(1)==d.y).float().mean().item()
                 done.append(dict(seed=seed, corruption=c, severity=s, method=m, acc=round(acc,3), seconds=round(time.perf_counter()-t,2), n=len(te)))
                 with f.open('a') as o: o.write(json.dumps(done[-1])+'\n')
-            write(name, pd.DataFrame(done))
-    print(table(pd.DataFrame(done)).to_string())
+            write(name, complete(pd.DataFrame(done)))
+    if done: write(name, complete(pd.DataFrame(done)))
+    print(table(complete(pd.DataFrame(done))).to_string())
 
 
 if __name__ == '__main__': main()
