@@ -147,7 +147,7 @@ def worth(problem, seed, args):
     "The second look at two budgets, from the network as it came and from one that was trained further, and what a user would do instead at the same number of training images"
     model,train,calib,test,flip = problem
     y,views,layers,rows = torch.as_tensor(test.targets),dict(views=.07, flip=flip),'all' if args.layers is None else args.layers,[]
-    def run(name, caution=None, **kw):
+    def run(name, **kw):
         r = looks(model, train, test, calib, seed, args, flip=flip, **kw); f = r.with_rule('validated', caution=1.)
         rows.extend(dict(row(n, first, o.preds, y, o.plan, o.price, o.seconds), hard=len(o.hard)) for n,o in ((name,r),(f'{name}, no caution',f)))
         return r

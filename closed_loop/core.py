@@ -49,7 +49,7 @@ def cli_predict(
     with problem.at_work(device, cfg.precision) as dev, trained_further(problem, cfg, dev, cbs, store) as further, \
             on_shifted(problem, cfg, dev) as (cfg,first_look,said):
         res = closed_loop(problem, cfg, dev, cbs, progress, first_look, **how)
-    res.shift,res.further = said,further
+    res.shift,res.further,res.price = said,further,res.price+(further.images if further else 0)
     return res
 
 # %% ../nbs/00_core.ipynb #437457bd

@@ -47,12 +47,14 @@ class Generalist:
     after:float      # that it has right now
     n:int            # labelled images
     seconds:float    # that it took
+    images:int       # training images passed
     kept:bool        # or did the network stay as it was?
     base:Tensor=None # (N,) answers of the network as it came
     state:dict=None  # weights and buffers, if they were kept
 
     def __str__(self):
-        err = math.sqrt(max(self.after*(1-self.after),1e-9)/max(self.n,1))
+        if not self.n: return f'{self.steps:,} updates on all classes, which no labelled image judged'
+        err = math.sqrt(max(self.after*(1-self.after),1e-9)/self.n)
         said = f'{self.before:.1%} → {self.after:.1%} ± {err:.1%} of {self.n:,} labelled images right'
         return f"{self.steps:,} updates on all classes: {said}{'' if self.kept else ', so the network stays as it was'}"
 
@@ -83,18 +85,19 @@ def make_generalist(
     t,auto = time.perf_counter(),cfg.generalist=='auto'
     first = look(problem.model, problem.test_dl, device)[0]
     probes = look_at_probes(problem, cfg, first, device)
-    if auto and (probes is None or not len(probes.targets)):
+    if probes is not None and not len(probes.targets): probes = None
+    if auto and probes is None:
         raise ValueError("generalist='auto' needs labelled images to judge by: pass calib=, a number of updates, "
                          "or rule='validated'")
     steps = max(8, PASSES*sum(map(len,problem.aux.index))//cfg.bs) if auto else cfg.generalist
-    for n in ([steps//8] if auto else [])+[steps]:
+    for i,n in enumerate(tries:=[steps//8,steps] if auto else [steps]):
         with rollback(problem.model):
             after,better = _judged(problem, cfg, probes, n, device, cbs)
             state = {k:v.detach().cpu().clone() for k,v in problem.model.state_dict().items()} if better else None
         if not better: break
     right = float('nan') if probes is None else (probes.first.argmax(1)==probes.targets).float().mean().item()
     return Generalist(n, right, after, 0 if probes is None else len(probes.targets), time.perf_counter()-t,
-                      better, first.argmax(1), state)
+                      sum(tries[:i+1])*cfg.bs, better, first.argmax(1), state)
 
 # %% ../nbs/22_generalist.ipynb #11762d8a
 @contextmanager
@@ -109,10 +112,17 @@ def trained_further(
     if not cfg.generalist:
         yield None
         return
-    with rollback(problem.model):
+    with rollback(problem.model), _unseen(problem):
         g = make_generalist(problem,cfg,device,cbs) if store is None else _kept(problem,cfg,device,cbs,store)
         if g.state: problem.model.load_state_dict(g.state)
         yield g
+
+@contextmanager
+def _unseen(problem):
+    "What another network said of held-out images is not what this one says"
+    seen,problem.seen = problem.seen,None
+    try: yield
+    finally: problem.seen = seen
 
 def _kept(problem, cfg, device, cbs, store):
     "From the store, or into it"

@@ -11,13 +11,13 @@ from dataclasses import dataclass, replace
 from torch import Tensor
 from .adapt import rollback
 from .config import CLIConfig
-from .decide import decide, favour
 from .generalist import PASSES, train_further
 from .inputs import Problem
 from .loaders import sub_dl
 from .look import Views, look
-from .plan import Plan, class_sets
+from .plan import Plan, Task
 from .probes import FirstLook, both_looks
+from .result import CLIResult
 from .run import ready
 from .schedule import mendable, run_plan
 
@@ -73,9 +73,9 @@ def _further_row(problem, cfg, start, device, part=16):
     return _row('training further', *gain_of(d), (d<0).float().mean().item(), seconds)
 
 # %% ../nbs/29_pilot.ipynb #7479cf3f
-def _answers(z0, z1, S, cfg, weights):
-    "Final probabilities, as a result decides"
-    return favour(decide(z0, z1, S, cfg.rule, **weights), z0.argmax(1), cfg.caution)
+def _result(first, hard, second, plan, cfg, both, tta):
+    "What a run with these looks would answer"
+    return CLIResult(first, torch.as_tensor(hard), second, plan, cfg, probes=both, first_tta=tta)
 
 def _second_row(problem, cfg, start, tasks, part, device):
     "The second look with a part of its updates"
@@ -86,11 +86,10 @@ def _second_row(problem, cfg, start, tasks, part, device):
         looks = run_plan(run, tasks, problem.C, progress=False)
     seconds = time.perf_counter()-t
     both,hard = both_looks(tasks, pr, looks.probes, looks.probes_tta),sorted(tasks.members)
-    base = looks.first_tta if looks.first_tta is not None and not both.views_hurt else start.first[hard]
-    z0 = both.first if both.tta is None or both.views_hurt else both.tta
-    at = {i:q for q,t in enumerate(tasks) for i in t.members}
-    p,q = (_answers(*o, some, both.weights) for o in ((z0,looks.probes,both.S),
-        (base,looks.second,class_sets(tasks,problem.C)[[at[i] for i in hard]])))
+    row = {i:r for r,i in enumerate(sorted(i for t in tasks for i in t.probes))}
+    as_test = Plan([Task([row[i] for i in t.probes], t.classes) for t in tasks])   # probes in the place of members
+    p = _result(both.first, range(len(row)), both.second, as_test, some, both, both.tta).probs
+    q = _result(start.first, hard, looks.second, tasks, some, both, looks.first_tta).probs[hard]
     a,b = both.first.argmax(1),start.first[hard].argmax(1)
     d = changes(a, p.argmax(1), both.targets)
     g,e = gain_of(d, expected_changes(a,p), expected_changes(b,q))
@@ -138,8 +137,9 @@ def try_ways(
     start:FirstLook, # from `look_and_plan`
     device='cpu', # where the model is
     share:float=.05, # of the tasks to try; each is tried with a quarter, half and all of its updates
-)->Pilot: # None without labelled images or without a task
+)->Pilot: # None without labelled images, without a task, and where a shift is met
     "A pilot: views, training further, and a few tasks at three budgets"
+    if cfg.shift is not None: return None   # what views and training bring is judged by looks without its statistics
     if start.probes is None or not any(t.probes and t.classes for t in start.plan): return None
     t = time.perf_counter()
     by = sorted(start.plan, key=lambda t: -min(len(t.probes),len(t.members)))

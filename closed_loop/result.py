@@ -173,16 +173,11 @@ def with_rule(self:CLIResult,
     "Decide again from the same two looks, without training"
     return replace(self, cfg=replace(self.cfg, rule=rule, **kwargs))
 
-@patch(as_prop=True)
-def before(self:CLIResult)->Tensor: # (N,)
-    "Answers of the network as it came"
-    return self.first.argmax(1) if self.further is None else self.further.base
-
 @patch
 def parts(self:CLIResult)->dict: # share of the test images
     "What training further and the second look have each gained"
-    between = zip((self.before,self.first.argmax(1)),(self.first.argmax(1),self.preds))
-    return {k:flips(*ab,self.targets).gain for k,ab in zip(('training further','second look'),between)}
+    further = flips(self.further.base, self.first.argmax(1), self.targets).gain if self.further else 0.
+    return {'training further':further, 'second look':self.flips().gain}
 
 @patch
 def generalist(self:CLIResult)->dict: # a `state_dict`
@@ -198,7 +193,7 @@ def flips(self:CLIResult,
     t = self.targets if targets is None else torch.as_tensor(targets)
     if t is None: raise ValueError("the test set has no labels: pass targets= to count flips")
     if len(t)!=len(self): raise ValueError(f"{len(t)} targets for {len(self)} test images: expected one each")
-    return flips(self.before, self.preds, t)
+    return flips(self.first.argmax(1), self.preds, t)
 
 # %% ../nbs/25_result.ipynb #5f7d1ac4
 @patch
@@ -232,7 +227,7 @@ def coverage(self:CLIResult)->dict: # `expected` without labels, `true` with the
 @patch(as_prop=True)
 def seconds(self:CLIResult)->float:
     "Time of the whole run"
-    return sum(self.times.values())
+    return sum(self.times.values()) + (self.further.seconds if self.further else 0.)
 
 # %% ../nbs/25_result.ipynb #c3cff546
 @patch
@@ -246,7 +241,9 @@ def summary(self:CLIResult,
 def __repr__(self:CLIResult):
     s = f'{len(self.hard):,} of {len(self):,} images looked at again in {len(self.plan)} tasks, {self.seconds:.1f} s'
     s += ''.join(f'; {o}' for o in (_kept(len(self.diverged),len(self.unfinished)), self.shift, self.further) if o)
-    return s if self.targets is None else f'{self.flips()}; {s}'
+    if self.targets is None: return s
+    if self.further: s += f", {100*self.parts()['training further']:+.2f} points"
+    return f'{self.flips()}; {s}'
 
 @patch
 def _repr_html_(self:CLIResult):

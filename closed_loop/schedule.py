@@ -74,14 +74,15 @@ def by_worth(
     new:float=0., # what a class costs once, as a share of what it costs a task: its images are prepared and kept
 )->list: # the same tasks
     "Tasks in the order of expected mended answers per training image"
-    gain,left,out,seen,last = [mendable(t,probs) for t in plan],list(range(len(plan))),[],set(),set()
-    def rate(i):
+    gain,out,seen,last = [mendable(t,probs) for t in plan],[],set(),set()
+    def rate(i, seen):
         once = [c for c in plan[i].classes if c not in seen] if new else []
         return gain[i]/(price(plan[i],counts)+new*price(Task([],once),counts))
+    left = sorted(range(len(plan)), key=lambda i: -rate(i,plan[i].classes))
     while left:
-        rates = {i:rate(i) for i in left}
+        rates = {i:rate(i,seen) for i in left[:100]}   # there may be a task for every image
         least = (1-tie)*max(rates.values())
-        near = [i for i in left if rates[i]>=least]
+        near = [i for i in rates if rates[i]>=least]
         left.remove(i:=max(near, key=lambda i: (len(last & set(plan[i].classes)),rates[i])))
         out.append(plan[i])
         last = set(plan[i].classes)

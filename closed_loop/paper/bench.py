@@ -18,7 +18,8 @@ from torchvision import transforms as T
 from fastai.torch_core import no_random
 from .. import __version__
 from ..checkpoint import data_id
-from ..loaders import as_dl, targets_of, usual_workers
+from ..loaders import as_dl, targets_of
+from ..workers import usual_workers
 from ..data.glyphs import Glyphs, glyph_aug, glyph_model, glyph_net, glyphs
 from ..data.imagenet import imagenet
 from ..data.corruptions import Corrupted, imagenet_c
