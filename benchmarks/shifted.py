@@ -72,7 +72,7 @@ class Data:
 def methods(d, args):
     "Name -> test images -> (N, C) logits or probabilities"
     views = dict(views=.07, flip=d.flip)
-    how = dict(Q=args.Q, epochs=args.epochs, progress=False, device='cpu', seed=d.seed)
+    how = dict(Q=args.Q, epochs=args.epochs, generalist=0, progress=False, device='cpu', seed=d.seed)
     def cli(preset, **kw): return lambda te, model=d.model: cli_predict(model, d.train, te, preset=preset, **how, **(dict(flip=d.flip) if preset=='default' else {}), **kw).probs
     def then(f): return lambda te: d.on_ttt(lambda model: f(te, model), te)   # as `ttt_then_cli`, without training again for each row
     ttt = dict(cbs=[_TestStats()])

@@ -27,7 +27,7 @@ def problem(args):
 def main():
     p = parser(__doc__)
     p.add_argument('--passes', type=float, nargs='+', default=[0,2,5], help='over all training images, before anybody specialises')
-    p.add_argument('--tries', nargs='+', default=['default:300','default:1000','thorough:1000'], help='preset:updates of each task')
+    p.add_argument('--tries', nargs='+', default=['default:300','default:1000','thorough:1000'], help='preset:updates of each task, and :looks at its probes on the way')
     args = p.parse_args()
     model,train,calib,tune,flip = problem(args)
     y,seed,rows,tag = torch.as_tensor(tune.targets),args.first,[],args.base
@@ -41,11 +41,11 @@ def main():
             for n,m in dict(alone=model, views=Views(model,.07,flip)).items():
                 z,tl = timed(look, m, as_dl(tune)); rows.append(dict(passes=passes, caution=1., **row(n, first, z[0].argmax(1), y, price=64*steps, seconds=t+tl)))
             for what in args.tries:
-                preset,s = what.split(':')
-                r = looks(model, train, tune, calib, seed, args, flip=flip, preset=preset, steps=int(s))
+                preset,s,*checks = what.split(':')
+                r = looks(model, train, tune, calib, seed, args, flip=flip, preset=preset, steps=int(s), generalist=0, **{'checks':int(c) for c in checks})
                 for c in (1.,1.1,1.25):
                     o = r.with_rule('validated', caution=c)
-                    rows.append(dict(passes=passes, caution=c, **row(f'{preset}, {s} updates', first, o.preds, y, o.plan, 64*steps+o.price, t+o.seconds)))
+                    rows.append(dict(passes=passes, caution=c, **row(f'{preset}, {s} updates{", the best of "+checks[0] if checks else ""}', first, o.preds, y, o.plan, 64*steps+o.price, t+o.seconds)))
         df = pd.DataFrame(rows); write(name, df); print(df[['passes','method','caution','gain','F2T','T2F','price','ms_per_image']].round(2).to_string(), flush=True)
 
 

@@ -189,7 +189,8 @@ class TaskStore(Claims):
     ):
         super().__init__(folder, stale)
         self.manifest,self.key,f = manifest,_digest(manifest),self.folder/'manifest.json'
-        if self.folder.is_file(): raise ValueError(f"store {str(folder)!r} is a file: expected a folder, or a new name")
+        bad = next((o for o in (self.folder,*self.folder.parents) if o.is_file()), None)
+        if bad: raise ValueError(f"store {str(bad)!r} is a file: expected a folder, or a new name")
         with self._writing():
             self.folder.mkdir(parents=True, exist_ok=True)
             tmp = write_whole(self.folder/f'.{uuid.uuid4().hex[:8]}.manifest', json.dumps(manifest,indent=1))
@@ -229,8 +230,7 @@ def _read(self:TaskStore, path):
     try: return _unpack(path)
     except FileNotFoundError: return None
     except Exception as e: why = ' '.join(str(e).split()) or type(e).__name__
-    bad = path.with_suffix('.bad')
-    with self._writing(): os.replace(path, bad)
+    with self._writing(): os.replace(path, bad:=path.with_suffix('.bad'))
     warnings.warn(f"{str(path)!r} is damaged ({why}): it was set aside as {bad.name!r} and is computed again")
 
 @patch

@@ -172,12 +172,12 @@ def closed_loop_predict(
     K:int=None, # classes per task; 10, or, among fewer than 20, as many as cover the hard images most cheaply
     Q:int=None, # number of tasks
     layers:str=None, # what to fine-tune: all, the first group to train, or a number of groups
-    epochs:int=None, # passes over a task's training images
+    steps:int=None, # updates per task
+    epochs:int=None, # or passes over a task's training images
     bs:int=None, # training batch
     lr:float=None, # learning rate at the start
     bn:str=None, # BatchNorm statistics: train or freeze
     rule:str=None, # how two looks become one answer
-    V:int=None, # ready-made augmentations of each training image, where layers are frozen; 0 for fresh ones
     proportion:float=None, # share of the training images of each class to use
     subset:str=None, # which share: random, nearest or margin
     settings:str=None, # any others, such as merge=true,holdout=0.2
@@ -189,10 +189,10 @@ def closed_loop_predict(
     minutes:float=None, # stop in time, and answer from what is there; the same command goes on later
     executor:str='local', # who computes: local for this process, or ray for many
     address:str=None, # of a Ray cluster; one is started here if not given
-    dry_run:bool=False, # only say what would be done and how long it would take
+    pilot:bool=False, # a short trial first, which chooses what to spend the time on
+    dry_run:bool=False, # only say what would be done, how long it would take, and what it is expected to gain
     overwrite:bool=False, # write to a folder that holds other files too
-):
-    "Answer every image of a folder, looking again at the hard ones"; _predict(**locals())
+): "Answer every image of a folder, looking again at the hard ones"; _predict(**locals())
 
 # %% ../nbs/31_commands.ipynb #39232194
 def _check_device(device):

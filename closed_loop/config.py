@@ -63,7 +63,7 @@ class CLIConfig(MachineConfig):
     layers:object='all'     # what to fine-tune: 'all', the first group to train, or a number of groups
     bn:str='train'          # BatchNorm statistics of trained layers: train or freeze
     epochs:int=5            # passes over a task's training images
-    steps:int=None          # or: updates per task, to the nearest whole epoch, whatever the size of its training data
+    steps:int=None          # or: updates per task, to the nearest epoch, 50 at most; 0 for several views, untrained
     checks:int=0            # looks at a task's probes on the way: the best weights stay, and no progress ends it
     bs:int=256              # training batch
     lr:float=0.01           # falls to 0 on a cosine
@@ -84,6 +84,7 @@ class CLIConfig(MachineConfig):
     holdout:float=0.1       # share of training images set aside as probes, for the validated rule
     most_probes:int=5000    # labelled images to judge by, at most
     generalist:object=0     # updates on all classes before anything else; auto: five passes, where that helps
+    pilot:bool=False        # a short trial first, which chooses updates and training further by their expected gain
     shift:object=None       # how to meet test images unlike the training images: bn, tent, auto, or a function
     prior:float=0.          # images that the network's own statistics count for, where a shift is met
 
@@ -93,12 +94,19 @@ def epochs_for(self:CLIConfig,
     n:int, # training images of a task
 )->int:
     "Passes over a task's training images: as set, or as many as make so many updates"
-    return self.epochs if self.steps is None else max(1, round(self.steps*self.bs/max(n,1)))
+    return self.epochs if self.steps is None else min(50, max(1, round(self.steps*self.bs/max(n,1))))
+
+@patch
+def limits(self:CLIConfig)->dict: # arguments of `make_plan`
+    "How a plan keeps to the budget: with so many tasks of so many updates, or by the images of an epoch"
+    if self.budget is None or not self.steps: return dict(Q=self.Q, budget=self.budget and self.budget//self.epochs)
+    return dict(Q=min(self.Q, self.budget//(self.steps*self.bs)))
 
 # %% ../nbs/01_config.ipynb #9f92fc18
 _THOROUGH = dict(eps=0.85, planner='coverage', cover=0.95, Q=100, merge=True, loss_over='task', lr=0.05, bs=64,
-                 views=0.07, rule='validated', caution=1.25, precision='auto')
-PRESETS = dict(default=dict(_THOROUGH, layers=2, V=4), thorough=_THOROUGH, paper={}, paper_ood=dict(eps=0.6))
+                 views=0.07, rule='validated', caution=1.25, precision='auto', steps=2000,
+                 checks=4, generalist='auto')
+PRESETS = dict(default=dict(_THOROUGH, layers=2, V=4, steps=1000), thorough=_THOROUGH, paper={}, paper_ood=dict(eps=0.6))
 
 # %% ../nbs/01_config.ipynb #42379463
 def make_config(
@@ -111,7 +119,9 @@ def make_config(
     for k in settings:
         if k not in known: raise TypeError(f"{k}={settings[k]!r} is not a setting: expected {', '.join(sorted(known))}")
     plain = {k:v.item() if isinstance(v,np.generic) else v for k,v in settings.items()}   # numbers of numpy are numbers
-    return CLIConfig(**{**PRESETS[preset], **plain})
+    own = {'steps':None} if 'epochs' in plain else {}   # who counts epochs means them
+    if plain.get('budget') is not None: own['generalist'] = 0   # who counts images means all of them
+    return CLIConfig(**{**PRESETS[preset], **own, **plain})
 
 # %% ../nbs/01_config.ipynb #bd96c2c0
 def preset_frame()->pd.DataFrame: # a row per setting
@@ -174,9 +184,13 @@ def _check_shares(cfg):
     if not cfg.caution>=1:
         raise ValueError(f"caution={cfg.caution}: expected 1 (a destroyed answer weighs as much as a mended one) "
                          "or more")
-    if cfg.steps is not None and (cfg.budget is not None or not cfg.steps>0):
-        raise ValueError(f"steps={cfg.steps} with budget={cfg.budget}: "
-                         "expected a number above 0, and epochs= in its place with a budget")
+    if cfg.steps is not None and not cfg.steps>=0:
+        raise ValueError(f"steps={cfg.steps}: expected updates per task, or 0 for several views and no fine-tuning")
+    if cfg.steps==0 and not (cfg.views or cfg.flip):
+        raise ValueError("steps=0 without views: expected views=0.07 or flip=True, since there is no fine-tuning either")
+    if cfg.steps and cfg.budget is not None and cfg.budget<cfg.steps*cfg.bs:
+        raise ValueError(f"budget={cfg.budget} training images is less than one task takes "
+                         f"(steps × bs = {cfg.steps*cfg.bs}): raise it, or lower steps=")
     if cfg.budget is not None and cfg.planner!='coverage':
         raise ValueError(f"budget={cfg.budget} with planner={cfg.planner!r}: "
                          "expected planner='coverage', which can keep to one")

@@ -8,6 +8,7 @@ __all__ = ['cli_predict', 'closed_loop', 'look_and_plan', 'second_look', 'cli_es
 # %% ../nbs/00_core.ipynb #a41ad934
 import time, torch
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from fastai.learner import Learner
 from .checkpoint import TaskStore, make_manifest
@@ -19,14 +20,14 @@ from .inputs import Problem, check_classes, learner_files, open_all
 from .keep import mean_epochs
 from .loaders import as_labels
 from .look import look
-from .pilot import try_ways
+from .pilot import spend, try_ways
 from .plan import Plan, make_plan
 from .probes import FirstLook, assign_probes, both_looks, look_at_probes
 from .result import CLIResult
 from .run import Looks
 from .sanity import check_first_look
 from .shift import on_shifted
-from .schedule import FlipCounter, GainCounter, by_worth, ends, run_plan
+from .schedule import FlipCounter, GainCounter, by_worth, ends, gather, run_plan
 from . import cluster as _cluster, report as _report # registers executor='ray'; adds `CLIResult.report`
 
 # %% ../nbs/00_core.ipynb #ae10e45e
@@ -46,10 +47,11 @@ def cli_predict(
     "Closed-loop inference: a first look at all of `test`, a second one at what is hard"
     how = dict(store=store, end=ends(minutes), executor=executor, address=address)
     problem,cfg = open_all(model, train, test, calib, preset, **kwargs)
-    with problem.at_work(device, cfg.precision) as dev, trained_further(problem, cfg, dev, cbs, store) as further, \
-            on_shifted(problem, cfg, dev) as (cfg,first_look,said):
-        res = closed_loop(problem, cfg, dev, cbs, progress, first_look, **how)
-    res.shift,res.further,res.price = said,further,res.price+(further.images if further else 0)
+    with problem.at_work(device, cfg.precision) as dev:
+        if cfg.pilot: cfg = spend(problem, cfg, partial(look_and_plan,problem,cfg,dev), dev, how['end'], store)
+        with trained_further(problem,cfg,dev,cbs,store,how['end']) as g, on_shifted(problem,cfg,dev) as (cfg,see,said):
+            res = closed_loop(problem, cfg, dev, cbs, progress, see, **how)
+    res.shift,res.further,res.price = said,g,res.price+(g.images if g else 0)
     return res
 
 # %% ../nbs/00_core.ipynb #437457bd
@@ -59,8 +61,7 @@ def closed_loop(
     device:str='cpu', cbs:list=None, # where the model is; fastai callbacks
     progress=True, # see `cli_predict`
     first_look=look, # (model, loader, device) -> logits, labels
-    store=None, # see `cli_predict`
-    **how, # end, executor and address, see `second_look`
+    store:object=None, **how, # see `cli_predict`; end, executor and address, see `second_look`
 )->CLIResult:
     "The loop itself, once everything is open and checked"
     def compute(): return look_and_plan(problem, cfg, device, first_look)
@@ -81,8 +82,7 @@ def closed_loop(
 def look_and_plan(
     problem:Problem, # its model is on `device`
     cfg:CLIConfig, # settings
-    device='cpu', # where the model is
-    first_look=look, # (model, loader, device) -> logits, labels
+    device:str='cpu', first_look=look, # where the model is; (model, loader, device) -> logits, labels
 )->FirstLook:
     "First look, hard images, and their plan"
     t0 = time.perf_counter()
@@ -94,8 +94,9 @@ def look_and_plan(
     hard = find_hard(first, cfg.eps, cfg.quantile, cfg.criterion)
     probes = look_at_probes(problem, cfg, first, device, first_look) if len(hard) else None   # for nothing else
     T = probes.T if probes and cfg.planner=='coverage' else 1.   # the paper clusters what the model says
-    plan = make_plan(first/T, hard, cfg.planner, cfg.K, cfg.Q, cfg.seed, cfg.merge, cfg.cover,
-                     cfg.budget and cfg.budget//cfg.epochs, problem.aux.counts(cfg.proportion))
+    plan = make_plan(first/T, hard, cfg.planner, cfg.K, seed=cfg.seed, merge=cfg.merge, cover=cfg.cover,
+                     counts=problem.aux.counts(cfg.proportion), **cfg.limits())
+    if cfg.planner=='coverage': plan = gather(plan, (first/T).softmax(1))
     check_classes(plan, problem.aux)
     plan = assign_probes(plan, probes, cfg, first)
     return FirstLook(first, targets, probes, plan, {'first look':t1-t0, 'plan':time.perf_counter()-t1}, check)
@@ -106,8 +107,7 @@ def second_look(
     start:FirstLook, # from `look_and_plan`
     cfg:CLIConfig, # settings
     device:str='cpu', cbs:list=None, # where the model is; fastai callbacks
-    progress=False, # see `cli_predict`
-    tta:bool=True, # with several views, predict before adapting too
+    progress:object=False, tta:bool=True, # see `cli_predict`; with several views, predict before adapting too
     store:TaskStore=None, end:float=None, # keeps finished tasks; when time is over, see `ends`
     executor:str='local', address:str=None, # see `cli_predict`
 )->Looks: # logits of hard images and of probes
@@ -116,7 +116,7 @@ def second_look(
     plan,probs,counts = start.plan,start.probs,problem.aux.counts(cfg.proportion)
     watch,dl = GainCounter(plan, probs, FlipCounter(start.first,start.targets,cfg)),start.probes and start.probes.dl
     with choose('executor',executor)(problem, cfg, device, cbs, dl, tta, plan, address=address) as run:
-        order = by_worth(plan, probs, counts, new=cfg.V/cfg.epochs)
+        order = by_worth(plan, probs, counts, new=cfg.V/max(1,mean_epochs(plan,counts,cfg)))
         return run_plan(run, plan, problem.C, watch, progress, store, order, end, counts)
 
 # %% ../nbs/00_core.ipynb #9d131dc4

@@ -10,9 +10,10 @@ import time, numpy as np, pandas as pd
 from dataclasses import dataclass
 from torch import Tensor
 from fastcore.basics import patch
-from .adapt import adapt
+from .adapt import adapt, rollback
 from .auxset import aux_idxs
 from .config import CLIConfig
+from .generalist import train_further, updates
 from .inputs import Problem
 from .keep import Keeping, mean_epochs
 from .plan import Plan, expected_coverage, fewest_tasks
@@ -49,12 +50,14 @@ class Estimate:
     check:object=None  # how good the first look is on labelled images, see `FirstLookCheck`
     keeping:Keeping=None # what would be kept of the training images, and why
     pilot:object=None  # what each way to spend time is expected to gain, see `Pilot`
+    further:float=0.   # seconds of training further on all classes first, at most
     def __repr__(self):
         hard = f'{len(self.plan.members):,} of {self.N:,} images are hard'
         tasks = f'{len(self.plan)} tasks, expected to cover {self.coverage:.0%} of them'
         cost = f'about {self.seconds:.0f} s ({self.seconds/self.N:.3f} s per test image)'
         said = f'{hard}; {tasks}, pass {self.price:,} training images: {cost}'
-        said = '; '.join([said, *(str(o) for o in (self.keeping,self.check) if o is not None)])
+        more = f'training further first takes up to {self.further:.0f} s, where it helps' if self.further else None
+        said = '; '.join([said, *(str(o) for o in (more,self.keeping,self.check) if o is not None)])
         return said if self.pilot is None else f'{said}\n{self.pilot!r}'
 
 # %% ../nbs/28_estimate.ipynb #b971ec93
@@ -93,6 +96,14 @@ def measure_speed(
     finally: run.snap.restore_values()
 
 # %% ../nbs/28_estimate.ipynb #15e00001
+def _further(problem, cfg, device, few=4):
+    "Seconds of training further on all classes"
+    if not (steps:=sum(updates(problem,cfg))): return 0.
+    def train(): train_further(problem.model, problem.aux, few, cfg.bs, cfg.lr, cfg.seed, device, mom=cfg.mom, wd=cfg.wd)
+    with rollback(problem.model):
+        train()   # to warm up
+        return steps/few*_seconds(train)
+
 def estimate_run(
     problem:Problem, # its model is on `device`, and exactly as it was afterwards
     cfg:CLIConfig, # settings
@@ -101,11 +112,12 @@ def estimate_run(
 )->Estimate:
     "What carrying out a plan would take, from a few batches of it"
     plan,counts = start.plan,problem.aux.counts(cfg.proportion)
-    if not plan: return Estimate(plan, len(start.first), 0., {}, 0, float('nan'), start.times, start.check)
+    further = _further(problem, cfg, device)
+    if not plan: return Estimate(plan, len(start.first), 0., {}, 0, float('nan'), start.times, start.check, further=further)
     with ready(problem, cfg, device, plan=plan) as run: speed,keeping = measure_speed(run, plan),run.aux.keeping
     epochs,cover = mean_epochs(plan, counts, cfg),expected_coverage(plan, start.probs)
     return Estimate(plan, len(start.first), plan.estimate(speed,counts,epochs,keeping), speed,
-                    round(plan.price(counts)*epochs), cover, start.times, start.check, keeping)
+                    round(plan.price(counts)*epochs), cover, start.times, start.check, keeping, further=further)
 
 # %% ../nbs/28_estimate.ipynb #cbd963e2
 def eps_table(

@@ -171,14 +171,20 @@ def assign_probes(
     first:Tensor, # (N, C) first-look logits of the test images
 )->Plan: # without fine-tuning if there are too few probes for a rule that needs them
     "Give each task its probes"
-    if probes is None or not plan: return plan
+    if not plan: return plan
+    if probes is None: return _untrained(plan) if cfg.steps==0 else plan
     unsure = (confidence(probes.first,cfg.criterion) <= _level(cfg,first)).nonzero().flatten()
     T = probes.T if cfg.planner=='coverage' else 1.   # the paper clusters what the model says
+    if cfg.steps==0: return _untrained(plan, unsure.tolist())
     if cfg.rule!='validated' or len(unsure)>=LEAST: return with_probes(plan, (probes.first/T).softmax(1), unsure)
     warnings.warn(f"only {len(unsure)} labelled images are as unsure as the hard ones, expected {LEAST} to judge a "
                   "second look by: no task is run; pass calib=, raise holdout=, or choose rule='conditional'")
     several = (cfg.views or cfg.flip) and len(probes.targets)>=LEAST
-    return Plan([Task(plan.members, [], list(range(len(probes.targets))))] if several else [], cfg.planner, cfg.K)
+    return _untrained(plan, list(range(len(probes.targets)))) if several else Plan([], cfg.planner, cfg.K)
+
+def _untrained(plan, probes=()):
+    "One task without classes: several views of every hard image, and no fine-tuning"
+    return Plan([Task(plan.members, [], list(probes))], plan.planner, plan.K)
 
 # %% ../nbs/17_probes.ipynb #b00b820f
 @dataclass

@@ -176,7 +176,8 @@ def with_rule(self:CLIResult,
 @patch
 def parts(self:CLIResult)->dict: # share of the test images
     "What training further and the second look have each gained"
-    further = flips(self.further.base, self.first.argmax(1), self.targets).gain if self.further else 0.
+    kept = self.further and self.further.kept
+    further = flips(self.further.base, self.first.argmax(1), self.targets).gain if kept else 0.
     return {'training further':further, 'second look':self.flips().gain}
 
 @patch
@@ -242,7 +243,7 @@ def __repr__(self:CLIResult):
     s = f'{len(self.hard):,} of {len(self):,} images looked at again in {len(self.plan)} tasks, {self.seconds:.1f} s'
     s += ''.join(f'; {o}' for o in (_kept(len(self.diverged),len(self.unfinished)), self.shift, self.further) if o)
     if self.targets is None: return s
-    if self.further: s += f", {100*self.parts()['training further']:+.2f} points"
+    if self.further and self.further.kept: s += f", {100*self.parts()['training further']:+.2f} points"
     return f'{self.flips()}; {s}'
 
 @patch

@@ -27,7 +27,7 @@ def run():
     learn = Learner(dls, glyph_net(len(SOME)), torch.nn.CrossEntropyLoss())
     import fastai.callback.schedule  # noqa: F401
     with learn.no_bar(), learn.no_logging(): learn.fit_one_cycle(4, 1e-2)
-    kw = dict(calib=calib, K=4, Q=4, cover=None, epochs=1, device='cpu', progress=False)
+    kw = dict(calib=calib, K=4, Q=4, cover=None, epochs=1, generalist=0, device='cpu', progress=False)
     return learn.model, train, test, kw, cli_predict(learn.model, train, test, **kw)
 
 

@@ -39,6 +39,7 @@ class Lab:
     ):
         usual = make_config(preset)
         own = dict(flip=True) if usual.views and bench.flip else {}   # the paper looks once
+        if usual.generalist: own['generalist'] = 0   # experiments are about the second look
         self.uncovered = {} if usual.cover is None else dict(cover=None)   # the number of tasks as given
         self.bench,self.preset,self.seed,self.num_workers,self.progress = bench,preset,seed,num_workers,progress
         self.keep,self.given,self.settings = keep,settings,{**bench.settings, **own, **settings}
