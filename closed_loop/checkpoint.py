@@ -200,10 +200,9 @@ class TaskStore(Claims):
             finally: tmp.unlink()
             for p in self.folder.glob('.*.tmp'):   # of processes that were killed
                 with suppress(FileNotFoundError): time.time()-p.stat().st_mtime<3600 or p.unlink()
-        try: old = json.loads(f.read_text())
-        except ValueError as e:
+        try: _refuse_other(json.loads(f.read_text()), manifest, folder)
+        except json.JSONDecodeError as e:
             raise ValueError(f"{str(f)!r} is damaged ({e}): delete {str(folder)!r}, and it is computed again") from e
-        _refuse_other(old, manifest, folder)
 
     @contextmanager
     def _writing(self):

@@ -106,7 +106,8 @@ def limits(self:CLIConfig)->dict: # arguments of `make_plan`
 _THOROUGH = dict(eps=0.85, planner='coverage', cover=0.95, Q=100, merge=True, loss_over='task', lr=0.05, bs=64,
                  views=0.07, rule='validated', caution=1.25, precision='auto', steps=2000,
                  checks=4, generalist='auto')
-PRESETS = dict(default=dict(_THOROUGH, layers=2, V=4, steps=1000), thorough=_THOROUGH, paper={}, paper_ood=dict(eps=0.6))
+_DEFAULT = dict(_THOROUGH, layers=2, V=4, steps=1000)
+PRESETS = dict(default=_DEFAULT, thorough=_THOROUGH, paper={}, paper_ood=dict(eps=0.6))
 
 # %% ../nbs/01_config.ipynb #42379463
 def make_config(
@@ -187,7 +188,7 @@ def _check_shares(cfg):
     if cfg.steps is not None and not cfg.steps>=0:
         raise ValueError(f"steps={cfg.steps}: expected updates per task, or 0 for several views and no fine-tuning")
     if cfg.steps==0 and not (cfg.views or cfg.flip):
-        raise ValueError("steps=0 without views: expected views=0.07 or flip=True, since there is no fine-tuning either")
+        raise ValueError("steps=0 without views: expected views=0.07 or flip=True, since nothing is fine-tuned")
     if cfg.steps and cfg.budget is not None and cfg.budget<cfg.steps*cfg.bs:
         raise ValueError(f"budget={cfg.budget} training images is less than one task takes "
                          f"(steps × bs = {cfg.steps*cfg.bs}): raise it, or lower steps=")

@@ -99,7 +99,8 @@ def measure_speed(
 def _further(problem, cfg, device, few=4):
     "Seconds of training further on all classes"
     if not (steps:=sum(updates(problem,cfg))): return 0.
-    def train(): train_further(problem.model, problem.aux, few, cfg.bs, cfg.lr, cfg.seed, device, mom=cfg.mom, wd=cfg.wd)
+    how = dict(bs=cfg.bs, lr=cfg.lr, seed=cfg.seed, device=device, mom=cfg.mom, wd=cfg.wd)
+    def train(): train_further(problem.model, problem.aux, few, **how)
     with rollback(problem.model):
         train()   # to warm up
         return steps/few*_seconds(train)
@@ -113,7 +114,8 @@ def estimate_run(
     "What carrying out a plan would take, from a few batches of it"
     plan,counts = start.plan,problem.aux.counts(cfg.proportion)
     further = _further(problem, cfg, device)
-    if not plan: return Estimate(plan, len(start.first), 0., {}, 0, float('nan'), start.times, start.check, further=further)
+    if not plan:
+        return Estimate(plan, len(start.first), 0., {}, 0, float('nan'), start.times, start.check, further=further)
     with ready(problem, cfg, device, plan=plan) as run: speed,keeping = measure_speed(run, plan),run.aux.keeping
     epochs,cover = mean_epochs(plan, counts, cfg),expected_coverage(plan, start.probs)
     return Estimate(plan, len(start.first), plan.estimate(speed,counts,epochs,keeping), speed,

@@ -104,7 +104,8 @@ def make_generalist(
     "Train further on all classes, and see whether it helps"
     t,auto = time.perf_counter(),cfg.generalist=='auto'
     n = len(problem.test_dl.dataset)
-    some = sub_dl(problem.test_dl, np.linspace(0, n-1, min(n,cfg.most_probes)).astype(int))   # is enough to know how hard they are
+    # some are enough to know how hard they are
+    some = sub_dl(problem.test_dl, np.linspace(0, n-1, min(n,cfg.most_probes)).astype(int))
     first = look(problem.model, some, device)[0]
     if auto and not len(find_hard(first, cfg.eps, cfg.quantile, cfg.criterion)): return None   # nothing to mend
     probes = look_at_probes(problem, cfg, first, device)
@@ -150,6 +151,7 @@ def _unseen(problem):
     try: yield
     finally: problem.seen = seen
 
+# %% ../nbs/22_generalist.ipynb #11762d8b
 def _kept(problem, cfg, device, cbs, end, store):
     "From the store, or into it"
     def compute():

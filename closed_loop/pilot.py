@@ -126,7 +126,7 @@ def _both(a, b):
 @dataclass
 class Pilot:
     "What each way to spend time is expected to gain"
-    table:pd.DataFrame # a row per way: `gain`, its `error` and `T2F` in points, `seconds`, and `price` in training images
+    table:pd.DataFrame # a row per way: `gain`, its `error` and `T2F` in points, `seconds`, `price` in training images
     regime:str         # accuracy on training images against held-out ones
     seconds:float      # that the pilot has taken
     settings:dict=field(default_factory=dict) # way -> what differs in the settings
@@ -145,7 +145,8 @@ class Pilot:
         "What to do, in a sentence"
         if self.best is None: return 'leave the answers as they are: nothing that was tried gains more than its error'
         r = self.table.loc[self.best]
-        if self.best.startswith('training further'): return 'train this network further first, and look again then (generalist=)'
+        if self.best.startswith('training further'):
+            return 'train this network further first, and look again then (generalist=)'
         gain = f'{r.gain:+.1f} ± {r.error:.1f} points'
         if self.best=='several views': return f'views are enough here: {gain}, and training adds nothing to speak of'
         time = f'{r.seconds/60:.0f} minutes' if r.seconds>=90 else f'{max(1.,r.seconds):.0f} s'
@@ -221,7 +222,8 @@ def spend(
         return {},dict(way=way, settings=s, said=repr(pilot))
     if store is None: got = compute()
     else:
-        with TaskStore(Path(store)/'pilot', make_manifest(problem,cfg,device)) as kept: got = kept.once('pilot', compute)
+        with TaskStore(Path(store)/'pilot', make_manifest(problem,cfg,device)) as kept:
+            got = kept.once('pilot', compute)
     if got is None: return replace(cfg, pilot=False)   # nothing to judge by
     say(f"{got[1]['said']}\nchosen: {got[1]['way']}")
     return replace(cfg, pilot=False, **got[1]['settings'])
