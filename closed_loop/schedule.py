@@ -95,9 +95,10 @@ def gather(
     probs:Tensor, # see `mendable`
     slack:float=.02, # share of an image's covered probability that it may give up
 )->Plan: # no more tasks, with the same classes
-    "Give each image to the task that mends most, among those that cover it about as well as any"
+    "Give each image to the task that mends most, among those that cover it as well"
     if not plan: return plan
-    ids,S,tasks = torch.tensor(plan.members, dtype=torch.long),class_sets(plan,probs.shape[1]).to(probs.dtype),{}
+    ids,tasks = torch.tensor(plan.members, dtype=torch.long),{}
+    S = class_sets(plan, probs.shape[1]).to(probs.dtype)
     P,free = probs[ids],torch.ones(len(ids), dtype=torch.bool)
     mass = P@S.T
     near = mass>=(1-slack)*mass.amax(1,keepdim=True)
