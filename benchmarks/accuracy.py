@@ -184,8 +184,8 @@ def parser(doc):
     p.add_argument('--arch', default='small', choices=('small','lite0'), help='network for a folder: a small ResNet from scratch, or a pretrained EfficientNet-Lite0')
     p.add_argument('--layers', type=int, help='groups to train in all rows; those of each preset if not given')
     p.add_argument('--proportion', type=float, default=1., help='share of the training images for all tasks')
-    p.add_argument('--ingredients', type=int, default=99, help='switch ingredients on one by one, and fine-tune like the default, for so many seeds only')
-    p.add_argument('--pft', type=int, default=99, help='fine-tune on all classes for so many seeds only')
+    p.add_argument('--ingredients', type=int, default=99, help='switch ingredients on one by one, and fine-tune like the default, or with --worth make snapshots, for so many seeds only')
+    p.add_argument('--pft', type=int, default=99, help="fine-tune on all classes, or with --worth at thorough's price too, for so many seeds only")
     p.add_argument('--worth', action='store_true', help='the second look and its alternatives at equal price, in place of the ingredients')
     p.add_argument('--name', help='of the result file')
     return p

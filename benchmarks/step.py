@@ -46,7 +46,7 @@ def main():
     rows = []
     for name,(model,ch) in nets.items():
         x,y = torch.randn(args.bs,ch,32,32),torch.randint(60,(args.bs,))
-        ways = {'as it is':plain(model,x,y), 'fused SGD':plain(model,x,y,fused=True), 'channels-last':plain(model,x,y,True), 'channels-last, fused SGD':plain(model,x,y,True,fused=True),
+        ways = {'plain':plain(model,x,y), 'fused SGD':plain(model,x,y,fused=True), 'channels-last':plain(model,x,y,True), 'channels-last, fused SGD':plain(model,x,y,True,fused=True),
                 'bfloat16':plain(model,x,y,dtype=torch.bfloat16), 'bfloat16, channels-last':plain(model,x,y,True,torch.bfloat16), '4 copies in one step':several(model,x,y,4)}
         took = {k:[] for k in ways}
         for i in range(args.rounds+1):
@@ -54,7 +54,7 @@ def main():
                 t = time.perf_counter()
                 for _ in range(args.steps): f()
                 if i: took[k].append((time.perf_counter()-t)/args.steps/(4 if k.startswith('4') else 1))
-        ref = pd.Series(took['as it is'])
+        ref = pd.Series(took['plain'])
         for k,v in took.items():
             r = ref/pd.Series(v); rows.append(dict(network=name, way=k, ms=1000*pd.Series(v).median(), times_faster=r.median(), lowest=r.min(), highest=r.max()))
     df = pd.DataFrame(rows); write('step', df); print(df.round(2).to_string())

@@ -99,7 +99,8 @@ def epochs_for(self:CLIConfig,
 @patch
 def limits(self:CLIConfig)->dict: # arguments of `make_plan`
     "How a plan keeps to the budget: with so many tasks of so many updates, or by the images of an epoch"
-    if self.budget is None or not self.steps: return dict(Q=self.Q, budget=self.budget and self.budget//self.epochs)
+    if self.budget is None or self.steps==0: return dict(Q=self.Q)
+    if self.steps is None: return dict(Q=self.Q, budget=self.budget//self.epochs)
     return dict(Q=min(self.Q, self.budget//(self.steps*self.bs)))
 
 # %% ../nbs/01_config.ipynb #9f92fc18

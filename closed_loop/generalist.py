@@ -67,6 +67,7 @@ class Generalist:
     state:dict=None  # weights and buffers, if they were kept
 
     def __str__(self):
+        if not self.steps: return 'there was no time to train further'
         if not self.n: return f'{self.steps:,} updates on all classes, which no labelled image judged'
         err = math.sqrt(max(self.after*(1-self.after),1e-9)/self.n)
         said = f'{self.before:.1%} → {self.after:.1%} ± {err:.1%} of {self.n:,} labelled images right'
@@ -100,7 +101,7 @@ def make_generalist(
     device='cpu', # where the model is
     cbs=None, # fastai callbacks
     end:float=None, # when time is over, see `ends`; `auto` spends half of it at most
-)->Generalist: # None for `auto` where no image is hard, no labelled image judges, or time is over
+)->Generalist: # None for `auto` where no image is hard, or no labelled image judges
     "Train further on all classes, and see whether it helps"
     t,auto = time.perf_counter(),cfg.generalist=='auto'
     n = len(problem.test_dl.dataset)
@@ -110,7 +111,8 @@ def make_generalist(
     if auto and not len(find_hard(first, cfg.eps, cfg.quantile, cfg.criterion)): return None   # nothing to mend
     probes = look_at_probes(problem, cfg, first, device)
     if probes is not None and not len(probes.targets): probes = None
-    if auto and (probes is None or end is not None and time.perf_counter()>end): return None
+    if auto and probes is None: return None
+    if auto and end is not None and time.perf_counter()>end: return Generalist(0, *[float('nan')]*2, 0, 0., 0, False)
     for i,n in enumerate(tries:=updates(problem,cfg)):
         with rollback(problem.model):
             after,better = _judged(problem, cfg, probes, n, device, cbs)

@@ -14,7 +14,7 @@ from fastcore.basics import patch
 from .adapt import rollback
 from .checkpoint import TaskStore, make_manifest
 from .config import CLIConfig
-from .generalist import train_further, updates
+from .generalist import TRIAL, train_further, updates
 from .inputs import Problem
 from .keep import mean_epochs
 from .loaders import sub_dl
@@ -67,10 +67,10 @@ def _views_row(problem, cfg, start, device):
     g,e = gain_of(d)
     return _row('several views', share*g, share*e, share*(d<0).float().mean().item(), seconds)
 
-def _further_row(problem, cfg, start, device, part=16):
+def _further_row(problem, cfg, start, device, part=8):
     "Training further on all classes"
     steps,pr,t = updates(problem, replace(cfg,generalist=cfg.generalist or 'auto')),start.probes,time.perf_counter()
-    few = max(1, min(500,steps[-1]//part))
+    few = max(1, min(TRIAL,steps[-1]//part))
     with rollback(problem.model):
         train_further(problem.model, problem.aux, few, cfg.bs, cfg.lr, cfg.seed, device, mom=cfg.mom, wd=cfg.wd)
         seconds = sum(steps)/few*(time.perf_counter()-t)
@@ -145,9 +145,9 @@ class Pilot:
         "What to do, in a sentence"
         if self.best is None: return 'leave the answers as they are: nothing that was tried gains more than its error'
         r = self.table.loc[self.best]
-        if self.best.startswith('training further'):
-            return 'train this network further first, and look again then (generalist=)'
         gain = f'{r.gain:+.1f} ± {r.error:.1f} points'
+        if self.best.startswith('training further'):
+            return f"train this network further first, and look again then: {gain} (generalist='auto')"
         if self.best=='several views': return f'views are enough here: {gain}, and training adds nothing to speak of'
         time = f'{r.seconds/60:.0f} minutes' if r.seconds>=90 else f'{max(1.,r.seconds):.0f} s'
         return f'the {self.best} is worth {time}: {gain}'
@@ -204,6 +204,13 @@ def try_ways(
                  (0.,*np.cumsum(order)/max(sum(order),1e-9)))
 
 # %% ../nbs/29_pilot.ipynb #29a00006
+def _afford(pilot, way, budget):
+    "The settings of a way, with what training further leaves of the budget; without it, if that is not enough for a task"
+    s,left = pilot.settings[way],(budget or 0)-int(pilot.table.price['training further'])
+    if not budget or not s['generalist']: return s
+    enough = left>=pilot.table.price[way.split(', then ')[-1]]/max(1,len(pilot.worth)-1)
+    return dict(s, budget=left) if enough else dict(s, generalist=0)
+
 def spend(
     problem:Problem, # its model is on `device`, and exactly as it was afterwards
     cfg:CLIConfig, # settings; those given by hand are the most that may be chosen
@@ -217,9 +224,7 @@ def spend(
         if (pilot:=try_ways(problem,cfg,start(),device)) is None: return None
         left = None if end is None else end-time.perf_counter()
         way = pilot.within(cfg.budget,'price') if left is None else pilot.within(left)
-        s = pilot.settings[way]
-        if cfg.budget and s['generalist']: s['budget'] = cfg.budget-int(pilot.table.price['training further'])
-        return {},dict(way=way, settings=s, said=repr(pilot))
+        return {},dict(way=way, settings=_afford(pilot,way,cfg.budget), said=repr(pilot))
     if store is None: got = compute()
     else:
         with TaskStore(Path(store)/'pilot', make_manifest(problem,cfg,device)) as kept:

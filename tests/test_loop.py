@@ -172,6 +172,43 @@ def test_saved_results_come_back(data, tmp_path):
     assert torch.equal(back.probs, res.probs) and back.flips() == res.flips() and back.cfg == res.cfg
 
 
+def test_a_pilot_chooses_and_the_run_goes_on(unsure_model, tmp_path, capsys):
+    "Within a budget, and from the store as it was chosen first; the model is as it was"
+    before = {k: v.clone() for k, v in unsure_model.state_dict().items()}
+    tr, te, ca = (TensorDataset(*blobs(n, s)) for n, s in ((1200, 1), (400, 2), (300, 3)))
+    kw = dict(calib=ca, K=4, steps=40, views=0., pilot=True, progress=False, device='cpu')
+    res = cli_predict(unsure_model, tr, te, store=tmp_path/'a', **kw)
+    said = capsys.readouterr().out
+    assert 'chosen: ' in said and not res.cfg.pilot and res.flips().gain+res.parts()['training further'] > 0
+    again = cli_predict(unsure_model, tr, te, store=tmp_path/'a', **kw)
+    assert again.cfg == res.cfg and torch.equal(again.preds, res.preds)
+    for budget in (3000, 30_000):
+        paid = cli_predict(unsure_model, tr, te, budget=budget, **kw)
+        assert 0 < paid.price <= 1.1*budget, (paid.price, budget)   # a task has its updates to the nearest epoch
+    assert all(torch.equal(v, before[k]) for k, v in unsure_model.state_dict().items())
+
+
+def test_a_run_without_time_goes_on_as_it_began(unsure_model, tmp_path):
+    "Training further is not begun later: the tasks would be those of another network"
+    tr, te, ca = (TensorDataset(*blobs(n, s)) for n, s in ((1200, 1), (400, 2), (300, 3)))
+    kw = dict(calib=ca, K=4, steps=40, views=0., progress=False, device='cpu', store=tmp_path/'a')
+    late = cli_predict(unsure_model, tr, te, minutes=1e-7, **kw)
+    assert late.unfinished and 'no time' in str(late.further)
+    whole = cli_predict(unsure_model, tr, te, **kw)
+    assert not whole.unfinished and torch.equal(whole.first, late.first) and not whole.further.kept
+    assert cli_predict(unsure_model, tr, te, **{**kw, 'store': None}).further.kept   # it would have been, with time
+
+
+def test_no_updates_are_several_views(unsure_model):
+    "steps=0: the views of every hard image, and no training image is passed"
+    images = lambda n, s: TensorDataset(blobs(n, s)[0][:, None, None].expand(-1, 1, 8, 8), blobs(n, s)[1])
+    net = nn.Sequential(nn.Flatten(), nn.Linear(64, 12))
+    res = cli_predict(net, images(240, 1), images(120, 2), calib=images(240, 3), steps=0, generalist=0, K=4, rule='conditional', alpha=0., caution=1., progress=False, device='cpu')
+    assert res.price == 0 and len(res.plan) == 1 and not res.plan[0].classes
+    assert torch.allclose(res.probs[res.hard], res.first_tta.softmax(1), atol=1e-5)
+    with pytest.raises(ValueError, match='steps=0 without views'): cli_predict(net, images(240, 1), images(120, 2), steps=0, views=0.)
+
+
 def test_smoke_runtime():
     sys.path.insert(0, str(ROOT/'tests'))
     import smoke_runtime
