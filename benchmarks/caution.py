@@ -26,7 +26,7 @@ def main():
     r = cli_predict(model, train, calib, progress=False, device='cpu', flip=flip, rule='conditional', Q=args.Q or 40, K=args.K, epochs=args.epochs or 5, seed=args.first, **said(eps=args.eps))
     y,first = r.targets[r.hard],r.first[r.hard].argmax(1)
     for slack in SLACKS:
-        p = crossed(partial(fit_conditional,slack=slack), r.first_tta, r.second, r.S, y)
+        p = crossed(partial(fit_conditional,slack=slack), r.base, r.second, r.S, y)
         for caution in CAUTIONS:
             f = flips(first, favour(p,first,caution).argmax(1), y)
             rows.append(dict(seed=args.first, Q=args.Q or 40, slack=slack, caution=caution, hard=len(y), N=len(r), gain=100*(f.F2T-f.T2F)/len(r), F2T=f.F2T, T2F=f.T2F))

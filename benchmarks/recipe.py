@@ -75,7 +75,7 @@ def crossed(fit, z0, z1, S, y):
 
 def judge(name, r, seconds):
     "One row: what the specialists know, and what each way to weigh them is worth"
-    z0,z1,S,y,first = r.first_tta,r.second,r.S,r.targets[r.hard],r.first[r.hard].argmax(1)
+    z0,z1,S,y,first = r.base,r.second,r.S,r.targets[r.hard],r.first[r.hard].argmax(1)
     inside = S.gather(1,y[:,None])[:,0]
     def within(z): return 100*(z.masked_fill(~S,-1e9).argmax(1)==y)[inside].float().mean().item()
     d = dict(recipe=name, hard=len(y), N=len(r), base_within=within(z0), second_within=within(z1), seconds=seconds)

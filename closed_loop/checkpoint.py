@@ -79,7 +79,7 @@ def _seen(dl, idxs):
     return _bytes(a) if torch.equal(a,b) else str(tuple(a.shape)).encode()
 
 # %% ../nbs/21_checkpoint.ipynb #18c00012
-TASK_VERSION = 1 # goes up when the same settings give other looks
+TASK_VERSION = 2 # goes up when the same settings give other looks
 _APART = ('rule','alpha','T','caution','threads','cache_dir') # computed from the looks; how fast, not what
 
 def make_manifest(
@@ -282,8 +282,8 @@ def start(self:TaskStore, compute:object, problem:Problem, cfg:CLIConfig)->First
 
 # %% ../nbs/21_checkpoint.ipynb #18c00031
 def _start(s):
-    p,tensors = s.probes,dict(first=s.first, targets=s.targets)
-    if p: tensors.update(probe_first=p.first, probe_targets=p.targets)
+    p,tensors = s.probes,dict(first=s.first, targets=s.targets, views=s.views)
+    if p: tensors.update(probe_first=p.first, probe_targets=p.targets, probe_views=p.views)
     plan = dict(tasks=[asdict(t) for t in s.plan], planner=s.plan.planner, K=s.plan.K)
     return tensors,dict(plan=plan, times=s.times, check=s.check and asdict(s.check), probe=p and [p.T,p.strength])
 
@@ -295,5 +295,6 @@ def _start_again(tensors, meta, problem, cfg, folder):
     plan,check = Plan(**meta['plan']),meta['check'] and FirstLookCheck(**meta['check'])
     plan[:] = [Task(**t) for t in plan]
     if check and check.notes: warnings.warn(str(check))
-    p = meta['probe'] and probes_again(problem, cfg, tensors['probe_first'], tensors['probe_targets'], *meta['probe'])
-    return FirstLook(tensors['first'], tensors.get('targets'), p, plan, meta['times'], check)
+    probe = [tensors.get(f'probe_{k}') for k in ('first','targets','views')]
+    p = meta['probe'] and probes_again(problem, cfg, *probe[:2], *meta['probe'], probe[2])
+    return FirstLook(tensors['first'], tensors.get('targets'), p, plan, meta['times'], check, tensors.get('views'))

@@ -186,7 +186,6 @@ def ray_executor(
     device='cpu', # where the model is
     cbs=None, # fastai callbacks; each worker has its own copy
     probe_dl=None, # labelled images
-    tta:bool=True, # with several views, predict before adapting too
     plan:Plan=None, # what will be asked for
     address:str=None, # of a cluster; one on this machine if not given
 ): # yields a function from tasks to pairs of tasks and looks
@@ -198,7 +197,7 @@ def ray_executor(
     with _joined(ray, address):
         n,need,here = share_out(ray.nodes(), device, cores, plan and len(plan))
         with on_device(problem.model, 'cpu'):
-            opened,subset = (problem,cfg,kind,cbs,probe_dl,tta,plan or ()),{cfg.subset:CHOICES['subset'][cfg.subset]}
+            opened,subset = (problem,cfg,kind,cbs,probe_dl,plan or ()),{cfg.subset:CHOICES['subset'][cfg.subset]}
             job = ray.put(dict(opened=opened, subset=subset, threads=cores if kind=='cpu' else None, auto=(auto,here)))
         actor = ray.remote(max_restarts=-1, max_task_retries=_RETRIES, **need)(Worker)
         hired = []

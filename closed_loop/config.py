@@ -75,7 +75,7 @@ class CLIConfig(MachineConfig):
     V:int=0                 # with frozen layers: kept augmentations of each training image; 0 for fresh ones
     proportion:float=1.     # share of each class's training images to use
     subset:str='random'     # which share: random, nearest to the task's images, or smallest margin among its classes
-    views:float=0.          # second look at copies shifted by this share of the image's side too
+    views:float=0.          # look at copies shifted by this share of the image's side too, before and after adapting
     flip:bool=False         # and at mirrored copies, where that keeps the meaning
     rule:str='paper'        # how two looks become one answer
     alpha:float=0.5         # weight of the second look, for rules that have one

@@ -22,7 +22,7 @@ from .loaders import as_labels
 from .look import look
 from .pilot import spend, try_ways
 from .plan import Plan, make_plan
-from .probes import FirstLook, assign_probes, both_looks, look_at_probes
+from .probes import FirstLook, assign_probes, both_looks, look_at_probes, look_at_views
 from .result import CLIResult
 from .run import Looks
 from .sanity import check_first_look
@@ -69,13 +69,13 @@ def closed_loop(
     with files as kept:
         start = compute() if kept is None else kept.start(compute, problem, cfg)
         t,plan = time.perf_counter(),start.plan
-        looks = second_look(problem, start, cfg, device, cbs, progress, first_look is look, kept, **how)
+        looks = second_look(problem, start, cfg, device, cbs, progress, kept, **how)
     start.times['second look'] = max(looks.seconds, time.perf_counter()-t)
     hard = torch.tensor(sorted(plan.members), dtype=torch.long)
     done = Plan([t for i,t in enumerate(plan) if i not in looks.unfinished])
     price = round(done.price(counts:=problem.aux.counts(cfg.proportion))*mean_epochs(done,counts,cfg))
     return CLIResult(start.first, hard, looks.second, plan, cfg, start.targets, problem.aux.vocab, problem.paths,
-        start.times, price, both_looks(done,start.probes,looks.probes,looks.probes_tta), looks.first_tta, problem.image,
+        start.times, price, both_looks(done,start.probes,looks.probes), start.views, problem.image,
         diverged=looks.diverged, check=start.check, unfinished=looks.unfinished)
 
 # %% ../nbs/00_core.ipynb #5d8f38b9
@@ -91,15 +91,20 @@ def look_and_plan(
     if targets is not None: targets = torch.as_tensor(as_labels(targets, 'test', problem.C))
     check = check_first_look(problem, first, targets, device)
     t1 = time.perf_counter()
-    hard = find_hard(first, cfg.eps, cfg.quantile, cfg.criterion)
-    probes = look_at_probes(problem, cfg, first, device, first_look) if len(hard) else None   # for nothing else
-    T = probes.T if probes and cfg.planner=='coverage' else 1.   # the paper clusters what the model says
-    plan = make_plan(first/T, hard, cfg.planner, cfg.K, seed=cfg.seed, merge=cfg.merge, cover=cfg.cover,
+    start = FirstLook(first, targets, None, Plan([],cfg.planner,cfg.K), {'first look':t1-t0}, check)
+    def hard(): return find_hard(start.seen, cfg.eps, cfg.quantile, cfg.criterion)
+    if len(hard()):   # for nothing else
+        start.probes = look_at_probes(problem, cfg, first, device, first_look)
+        if first_look is look: start.views,start.probes = look_at_views(problem, cfg, start.probes, device)
+    t2 = time.perf_counter()
+    T = start.probes.T if start.probes and cfg.planner=='coverage' else 1.   # the paper clusters what the model says
+    plan = make_plan(start.seen/T, hard(), cfg.planner, cfg.K, seed=cfg.seed, merge=cfg.merge, cover=cfg.cover,
                      counts=problem.aux.counts(cfg.proportion), **cfg.limits())
-    if cfg.planner=='coverage': plan = gather(plan, (first/T).softmax(1))
+    if cfg.planner=='coverage': plan = gather(plan, (start.seen/T).softmax(1))
     check_classes(plan, problem.aux)
-    plan = assign_probes(plan, probes, cfg, first)
-    return FirstLook(first, targets, probes, plan, {'first look':t1-t0, 'plan':time.perf_counter()-t1}, check)
+    start.plan = assign_probes(plan, start.probes, cfg, start.seen)
+    start.times.update({'labelled images and views':t2-t1, 'plan':time.perf_counter()-t2})
+    return start
 
 # %% ../nbs/00_core.ipynb #594260ec
 def second_look(
@@ -107,15 +112,15 @@ def second_look(
     start:FirstLook, # from `look_and_plan`
     cfg:CLIConfig, # settings
     device:str='cpu', cbs:list=None, # where the model is; fastai callbacks
-    progress:object=False, tta:bool=True, # see `cli_predict`; with several views, predict before adapting too
+    progress:object=False, # see `cli_predict`
     store:TaskStore=None, end:float=None, # keeps finished tasks; when time is over, see `ends`
     executor:str='local', address:str=None, # see `cli_predict`
 )->Looks: # logits of hard images and of probes
     "Run the plan; the model is bit-identical afterwards"
     if not start.plan: return Looks(torch.zeros(0,problem.C))
     plan,probs,counts = start.plan,start.probs,problem.aux.counts(cfg.proportion)
-    watch,dl = GainCounter(plan, probs, FlipCounter(start.first,start.targets,cfg)),start.probes and start.probes.dl
-    with choose('executor',executor)(problem, cfg, device, cbs, dl, tta, plan, address=address) as run:
+    watch,dl = GainCounter(plan, probs, FlipCounter(start.seen,start.targets,cfg)),start.probes and start.probes.dl
+    with choose('executor',executor)(problem, cfg, device, cbs, dl, plan, address=address) as run:
         order = by_worth(plan, probs, counts, new=cfg.V/max(1,mean_epochs(plan,counts,cfg)))
         return run_plan(run, plan, problem.C, watch, progress, store, order, end, counts)
 

@@ -73,21 +73,18 @@ def measure_speed(
 )->dict: # see `Plan.estimate`
     "Seconds per training image, per look, and per image that is prepared once"
     task,aux,bs,k = plan[0],run.aux,run.bs,run.aux.keeping
-    c,some = next(iter(task.classes),None),plan.members[:min(bs,64)]
+    c,some = task.classes[0],plan.members[:min(bs,64)]
     def idxs(classes, n): return np.resize(aux_idxs(aux.index, classes, run.proportion, run.seed), n*bs)
     def fit(dl): adapt(run.learn, dl, 1, run.lr, 0, task.classes)
     def fresh(n): fit(aux.fresh.loader(task.classes, bs=bs, idxs=idxs(task.classes,n)))
     def kept(n): fit(aux.loader([c], bs=bs, idxs=idxs([c],n)))
-    def see():
-        prepared = run.predict.prepare(run.test_dl, some)
-        for _ in range(1+run.predict.tta): run.predict(prepared)
+    def see(): run.predict(run.predict.prepare(run.test_dl, some))
     def rate(f):
         f(2)   # to warm up
         return _seconds(lambda: f(batches))/(batches*bs)
     try:
         see()
         speed = dict(look=_seconds(see)/len(some), make=0.)
-        if c is None: return {'train':0., **speed}   # several views and no fine-tuning, see `assign_probes`
         if k.fresh or k.what=='nothing': speed['fresh'] = rate(fresh)
         if k.what!='nothing' and k.fits([c]):
             speed['make'] = _seconds(lambda: aux.hold([c]))/max(1,len(aux.index[c]))

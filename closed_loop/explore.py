@@ -26,13 +26,13 @@ from .schedule import by_worth
 def _fewer(res, eps, tasks):
     "The plan with less in it, and the numbers of its tasks in the plan as it was"
     conf = torch.full((len(res),), float('inf'))
-    conf[res.hard] = confidence(res.first[res.hard], res.cfg.criterion)
+    conf[res.hard] = confidence(res.base, res.cfg.criterion)
     ok = (conf<(np.inf if eps is None else eps)).tolist()
     left = {i:Task([m for m in t.members if ok[m]], t.classes, t.probes) for i,t in enumerate(res.plan)}
     left = {i:t for i,t in left.items() if len(t)}
     if tasks is not None and tasks<len(left):
         T = 1. if res.probes is None else res.probes.T
-        first = {id(t) for t in by_worth(Plan(left.values()), (res.first/T).softmax(1))[:tasks]}
+        first = {id(t) for t in by_worth(Plan(left.values()), (res.seen/T).softmax(1))[:tasks]}
         left = {i:t for i,t in left.items() if id(t) in first}
     return left
 
@@ -40,7 +40,7 @@ def _fewer_probes(res, left, eps):
     "The tasks with those labelled images that they would still have been given, and these images' looks"
     if res.probes is None: return left,None
     rows = sorted(p for i,t in enumerate(res.plan) if i not in res.unfinished for p in t.probes)
-    unsure = (confidence(res.probes.first,res.cfg.criterion)<=(np.inf if eps is None else eps)).tolist()
+    unsure = (confidence(res.probes.seen,res.cfg.criterion)<=(np.inf if eps is None else eps)).tolist()
     kept = {p for p,u in zip(rows,unsure) if u}
     left = {i:replace(t, probes=[p for p in t.probes if p in kept]) for i,t in left.items()}
     own = {p for i,t in left.items() if i not in res.unfinished for p in t.probes}
@@ -69,8 +69,7 @@ def as_if(
     def still(tasks): return [number[i] for i in tasks if i in number]
     times = {**res.times, **{k:share*v for k,v in res.times.items() if k=='second look'}}
     return replace(res, cfg=cfg, hard=hard, second=res.second[at], plan=Plan(left.values(),res.plan.planner,res.plan.K),
-        price=round(share*res.price), probes=probes, first_tta=None if res.first_tta is None else res.first_tta[at],
-        diverged=still(res.diverged), unfinished=still(res.unfinished), times=times)
+        price=round(share*res.price), probes=probes, diverged=still(res.diverged), unfinished=still(res.unfinished), times=times)
 
 # %% ../nbs/27_explore.ipynb #e800000e
 def numbers(
@@ -180,7 +179,7 @@ def task_html(
 # %% ../nbs/27_explore.ipynb #e800001b
 def _sliders(res):
     "What can be moved, at the result's own settings"
-    c = confidence(res.first[res.hard], res.cfg.criterion) if len(res.hard) else torch.zeros(1)
+    c = confidence(res.base, res.cfg.criterion) if len(res.hard) else torch.zeros(1)
     top = res.cfg.eps if res.cfg.quantile is None else float(c.max())+1e-3
     low = min(0., float(c.min()))
     rules = [r for r in CHOICES['rule'] if r!='validated' or res.probes is not None]
@@ -212,7 +211,7 @@ class Explorer(W.VBox):
         self.fewer = lru_cache(64)(lambda eps,tasks: as_if(res,eps,tasks))   # a rule needs no other images
         T = 1. if res.probes is None else res.probes.T
         number = {id(t):i for i,t in enumerate(res.plan)}
-        order = [number[id(t)] for t in by_worth(res.plan, (res.first/T).softmax(1))]
+        order = [number[id(t)] for t in by_worth(res.plan, (res.seen/T).softmax(1))]
         plan = res.plan.frame(res.vocab)
         names = [f'{i}: {plan.images[i]} images, {plan.classes[i]}' for i in order]
         self.numbers,self.images,self.members = W.HTML(),W.HTML(),W.HTML()

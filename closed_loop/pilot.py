@@ -17,8 +17,8 @@ from .config import CLIConfig
 from .generalist import TRIAL, train_further, updates
 from .inputs import Problem
 from .keep import mean_epochs
-from .loaders import sub_dl
-from .look import Views, look
+from .decide import favour
+from .look import look
 from .plan import Plan, Task
 from .probes import FirstLook, both_looks
 from .result import CLIResult
@@ -56,16 +56,16 @@ def gain_of(
 def _row(way, gain, err, lost, seconds, price=0):
     return dict(way=way, gain=100*gain, error=100*err, T2F=100*lost, seconds=seconds, price=int(price))
 
-def _views_row(problem, cfg, start, device):
-    "Several views of the hard images, and no training"
-    u = sorted(i for t in start.plan for i in t.probes)
-    t,pr = time.perf_counter(),start.probes
-    z = look(Views(problem.model,cfg.views,cfg.flip), sub_dl(pr.dl,u), device)[0]
-    seconds = (time.perf_counter()-t)/max(1,len(u))*len(start.plan.members)
-    d = changes(pr.first[u].argmax(1), z.argmax(1), pr.targets[u])
-    share = len(start.plan.members)/len(start.first)
-    g,e = gain_of(d)
-    return _row('several views', share*g, share*e, share*(d<0).float().mean().item(), seconds)
+def _views_row(cfg, start):
+    "Several views of every image, which the first look has taken; nothing where they do not help"
+    pr,seconds = start.probes,start.times.get('labelled images and views',0.)
+    if start.views is None: return _row('several views', 0., 0., 0., seconds)
+    first = pr.first.argmax(1)
+    p,q = (favour((z/pr.T).softmax(1), a, cfg.caution)
+           for z,a in ((pr.views,first),(start.views,start.first.argmax(1))))
+    d = changes(first, p.argmax(1), pr.targets)
+    g,e = gain_of(d, expected_changes(first,p), expected_changes(start.first.argmax(1),q))
+    return _row('several views', g, e, (d<0).float().mean().item(), seconds)
 
 def _further_row(problem, cfg, start, device, part=8):
     "Training further on all classes"
@@ -79,28 +79,27 @@ def _further_row(problem, cfg, start, device, part=8):
     return _row('training further', *gain_of(d), (d<0).float().mean().item(), seconds, sum(steps)*cfg.bs)
 
 # %% ../nbs/29_pilot.ipynb #7479cf3f
-def _result(first, hard, second, plan, cfg, both, tta):
-    "What a run with these looks would answer"
-    return CLIResult(first, torch.as_tensor(hard), second, plan, cfg, probes=both, first_tta=tta)
+def _answers(first, seen, second, plan, cfg, both):
+    "Answers without a second look, and probabilities with one, of images that all belong to a plan's tasks"
+    def probs(z): return CLIResult(first, torch.arange(len(first)), z, plan, cfg, probes=both, first_tta=seen).probs
+    return probs(torch.full_like(second,float('nan'))).argmax(1),probs(second)
 
 def _part(cfg, part):
     "The settings of a second look with a part of its updates"
     k = 'epochs' if cfg.steps is None else 'steps'
     return {k:max(1,round(part*getattr(cfg,k)))}
 
-def _second_row(problem, cfg, start, tasks, part, device):
-    "The second look with a part of its updates"
+def _second_row(problem, cfg, start, views, tasks, part, device):
+    "The second look with a part of its updates: what a few tasks add to several views, carried over to all tasks"
     some = replace(cfg, **_part(cfg,part))
     t,pr = time.perf_counter(),start.probes
     with ready(problem, some, device, probe_dl=pr.dl, plan=tasks) as run:
         looks = run_plan(run, tasks, problem.C, progress=False)
     seconds = time.perf_counter()-t
-    both,hard = both_looks(tasks, pr, looks.probes, looks.probes_tta),sorted(tasks.members)
-    row = {i:r for r,i in enumerate(sorted(i for t in tasks for i in t.probes))}
-    as_test = Plan([Task([row[i] for i in t.probes], t.classes) for t in tasks])   # probes in the place of members
-    p = _result(both.first, range(len(row)), both.second, as_test, some, both, both.tta).probs
-    q = _result(start.first, hard, looks.second, tasks, some, both, looks.first_tta).probs[hard]
-    a,b = both.first.argmax(1),start.first[hard].argmax(1)
+    both,hard = both_looks(tasks, pr, looks.probes),sorted(tasks.members)
+    a,p = _answers(both.first, both.tta, both.second, _renumbered(tasks,'probes'), some, both)
+    b,q = _answers(start.first[hard], start.views if start.views is None else start.views[hard], looks.second,
+                   _renumbered(tasks,'members'), some, both)
     d = changes(a, p.argmax(1), both.targets)
     g,e = gain_of(d, expected_changes(a,p), expected_changes(b,q))
     worth = [sum(mendable(t,start.probs) for t in o) for o in (start.plan,tasks)]
@@ -108,8 +107,14 @@ def _second_row(problem, cfg, start, tasks, part, device):
     counts = problem.aux.counts(cfg.proportion)
     price = start.plan.price(counts)
     seconds *= price/max(1,tasks.price(counts))
-    return _row(f'second look, {part:.0%} of its updates', k*g, k*e, k*(d<0).float().mean().item(), seconds,
-                price*mean_epochs(start.plan,counts,some))
+    r = _row(f'second look, {part:.0%} of its updates', k*g, k*e, k*(d<0).float().mean().item(), seconds,
+             price*mean_epochs(start.plan,counts,some))
+    return _added(r, views)
+
+def _renumbered(plan, which):
+    "A plan whose members are the rows of its sorted members or probes"
+    row = {i:r for r,i in enumerate(sorted(i for t in plan for i in getattr(t,which)))}
+    return Plan([Task([row[i] for i in getattr(t,which)], t.classes) for t in plan])
 
 # %% ../nbs/29_pilot.ipynb #7479cf40
 def _whole(a, b):
@@ -117,10 +122,14 @@ def _whole(a, b):
     r = {k:b[k]+max(0.,b[k]-a[k])/2 if k=='gain' else b[k]+2*(b[k]-a[k]) for k in ('gain','seconds','price')}
     return {**b, **r, 'way':'second look', 'seconds':max(r['seconds'],b['seconds'])}
 
+def _added(a, b):
+    "The first row, with what the second one adds"
+    r = {k:a[k]+b[k] for k in ('gain','T2F','seconds','price')}
+    return dict(r, way=a['way'], error=(a['error']**2+b['error']**2)**.5)
+
 def _both(a, b):
     "One after the other"
-    r = {k:a[k]+b[k] for k in ('gain','T2F','seconds','price')}
-    return dict(r, way=f"{a['way']}, then {b['way']}", error=(a['error']**2+b['error']**2)**.5)
+    return dict(_added(a,b), way=f"{a['way']}, then {b['way']}")
 
 # %% ../nbs/29_pilot.ipynb #47fdf34f
 @dataclass
@@ -186,12 +195,13 @@ def try_ways(
 )->Pilot: # None without labelled images, without a task, and where a shift is met
     "A pilot: views, training further, and a few tasks at two budgets"
     if cfg.shift is not None: return None   # what views and training bring is judged by looks without its statistics
-    if start.probes is None or not any(t.probes and t.classes for t in start.plan): return None
+    if start.probes is None or not any(t.probes for t in start.plan): return None
     t,views = time.perf_counter(),bool(cfg.views or cfg.flip)
     by = sorted(start.plan, key=lambda t: -min(len(t.probes),len(t.members)))
     tasks = Plan(by[:max(1,int(share*len(by)))], start.plan.planner, start.plan.K)
-    few = [_second_row(problem, cfg, start, tasks, part, device) for part in (.25,.5)]
-    rows = [_row('nothing',0.,0.,0.,0.), *([_views_row(problem,cfg,start,device)] if views else []),
+    seen = _views_row(cfg, start)
+    few = [_second_row(problem, cfg, start, seen, tasks, part, device) for part in (.25,.5)]
+    rows = [_row('nothing',0.,0.,0.,0.), *([seen] if views else []),
             further:=_further_row(problem,cfg,start,device), *few, whole:=_whole(*few), _both(further,whole)]
     none = dict(steps=0) if views else _part(cfg,.25)
     parts = [none, *([none] if views else []), none, *(_part(cfg,p) for p in (.25,.5,1.,1.))]

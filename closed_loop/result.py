@@ -73,8 +73,8 @@ def summary(
 
 # %% ../nbs/25_result.ipynb #3218d974
 def _kept(diverged, unfinished=0):
-    "Tasks that kept their first answers, and why"
-    def said(n, why): return f"{n:,} task{'s' if n>1 else ''} {why} and kept {'their' if n>1 else 'its'} first answers"
+    "Tasks that did not answer, and why"
+    def said(n, why): return f"{n:,} task{'s' if n>1 else ''} {why} and kept the base model's answers"
     return ', '.join(said(n,why) for n,why in ((diverged,'diverged'),(unfinished,'had no time')) if n)
 
 def verdict(
@@ -105,7 +105,7 @@ class CLIResult:
     times:dict=field(default_factory=dict) # seconds of each step
     price:int=0            # training images passed, all epochs
     probes:ProbeLooks=None # both looks at labelled images
-    first_tta:Tensor=None  # (len(hard), C) the base model's logits for hard images over several views
+    first_tta:Tensor=None  # (N, C) the base model's log probabilities over several views, where they help
     get_image:object=None  # index -> image tensor, for galleries
     diverged:list=field(default_factory=list) # numbers of the tasks whose second look is not finite
     check:object=None      # what the first look says about model and data, before anything is trained
@@ -114,6 +114,11 @@ class CLIResult:
     further:Generalist=None # what training further on all classes has brought, if it was asked for
 
     def __len__(self): return len(self.first)
+
+    @property
+    def seen(self):
+        "(N, C) what the base model says: over several views, where they help"
+        return self.first if self.first_tta is None else self.first_tta
 
     @property
     def task_of(self):
@@ -138,10 +143,8 @@ def weights(self:CLIResult)->dict: # alpha and T, and T0 of the first look if th
 
 @patch(as_prop=True)
 def base(self:CLIResult)->Tensor: # (len(hard), C) logits
-    "What the base model says about the hard images before it adapts"
-    hurt = self.cfg.rule=='validated' and self.probes is not None and self.probes.views_hurt
-    first = self.first[self.hard]
-    return first if self.first_tta is None or hurt else torch.where(self.first_tta.isfinite(), self.first_tta, first)
+    "What the base model says about the hard images"
+    return self.seen[self.hard]
 
 @patch(as_prop=True)
 def probs(self:CLIResult)->Tensor: # (N, C)
@@ -152,12 +155,19 @@ def probs(self:CLIResult)->Tensor: # (N, C)
 
 @patch
 def _decide(self:CLIResult):
-    p,seen = self.first.softmax(1),self.second.isfinite().all(1,keepdim=True)
-    if not seen.any(): return p
+    p,there = self._before(),self.second.isfinite().all(1,keepdim=True)
+    if not there.any(): return p
     after = decide(self.base, self.second, self.S, self.cfg.rule, **self.weights)
     after = favour(after, self.first[self.hard].argmax(1), self.cfg.caution)
-    p[self.hard] = torch.where(seen, after, p[self.hard])   # a task that diverged or did not run changes nothing
+    p[self.hard] = torch.where(there, after, p[self.hard])   # a task that diverged or did not run changes nothing
     return p
+
+@patch
+def _before(self:CLIResult):
+    "Probabilities without a second look: those of one look, or of several views as cautiously as any other answer"
+    if self.first_tta is None: return self.first.softmax(1)
+    T = self.probes.T if self.cfg.rule=='validated' and self.probes is not None else 1.
+    return favour((self.first_tta/T).softmax(1), self.first.argmax(1), self.cfg.caution)
 
 @patch(as_prop=True)
 def preds(self:CLIResult)->Tensor: # (N,)
@@ -175,10 +185,11 @@ def with_rule(self:CLIResult,
 
 @patch
 def parts(self:CLIResult)->dict: # share of the test images
-    "What training further and the second look have each gained"
+    "What training further, several views and the second look have each gained"
     kept = self.further and self.further.kept
     further = flips(self.further.base, self.first.argmax(1), self.targets).gain if kept else 0.
-    return {'training further':further, 'second look':self.flips().gain}
+    views = flips(self.first.argmax(1), self._before().argmax(1), self.targets).gain
+    return {'training further':further, 'several views':views, 'second look':self.flips().gain-views}
 
 @patch
 def generalist(self:CLIResult)->dict: # a `state_dict`
@@ -240,7 +251,8 @@ def summary(self:CLIResult,
 
 @patch
 def __repr__(self:CLIResult):
-    s = f'{len(self.hard):,} of {len(self):,} images looked at again in {len(self.plan)} tasks, {self.seconds:.1f} s'
+    s = f'{len(self.hard):,} of {len(self):,} images looked at again in {len(self.plan)} tasks'
+    s += f"{'' if self.first_tta is None else ', all of them over several views'}, {self.seconds:.1f} s"
     s += ''.join(f'; {o}' for o in (_kept(len(self.diverged),len(self.unfinished)), self.shift, self.further) if o)
     if self.targets is None: return s
     if self.further and self.further.kept: s += f", {100*self.parts()['training further']:+.2f} points"
@@ -293,6 +305,8 @@ def load_result(
         m.update(vocab=from_json(m['vocab']), further=m['further'] and Generalist.from_json(m['further']))
         return dict(cfg=CLIConfig(**m['cfg']), **{k:m[k] for k in (*_META,'check','further')})
     meta = _read(path/'run.json', rest)
+    if len(t.get('first_tta',t['first']))!=len(t['first']):
+        raise ValueError(f"{str(path)!r} holds views of hard images only, as earlier versions did: compute it again")
     probe = {k.removeprefix('probe_'):t.pop(k) for k in list(t) if k.startswith('probe_')}
     probes = ProbeLooks(**{**probe, 'T':probe['T'].item()}) if probe else None
     return CLIResult(plan=plan, probes=probes, **t, **meta)

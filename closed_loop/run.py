@@ -59,14 +59,12 @@ class Predictor:
         flip:bool=False, # and mirrored ones
         device='cpu', # where `model` is
         trunk:nn.Module=None, # the frozen layers, if `model` is a head
-        tta:bool=True, # with several views, predict before adapting too
         each:int=1, # bytes of what leaves the trunk for all views of an image
         sample=None, # batches whose BatchNorm statistics looks have, see `image_stats`; the network's own if not given
         prior:float=0., # images that the network's own count for
     ):
         many = bool(views or flip)
-        self.tta,self.device,self.each = many and tta,device,each
-        self.net,self.sample,self.prior,self.base = model,sample,prior,None
+        self.device,self.each,self.net,self.sample,self.prior = device,each,model,sample,prior
         self.trunk = None if trunk is None else _TrunkViews(trunk, views, flip)
         self.model = _HeadViews(model) if trunk is not None else Views(model,views,flip) if many else model
 
@@ -77,18 +75,11 @@ class Predictor:
         seen = _Seen(self.trunk, sub_dl(dl, idxs, max(1,min(dl.bs,_AT_ONCE//8//self.each))), self.device)
         return list(seen) if len(idxs)*self.each<=_AT_ONCE else seen
 
-    def __call__(self, prepared, base=False):
-        "Logits, or log probabilities of several views; `base` if the weights are those of the beginning"
+    def __call__(self, prepared):
+        "Logits, or log probabilities of several views"
         if prepared is None: return None
-        with with_stats(self.net, self.stats(base)): return look(self.model, prepared, self.device)[0]
-
-    def stats(self, base):
-        "BatchNorm statistics of the sample with the weights of the moment"
-        if self.sample is None: return []
-        if base and self.base is not None: return self.base
-        stats = image_stats(self.net, self.sample, self.device, self.prior)
-        if base: self.base = stats
-        return stats
+        stats = [] if self.sample is None else image_stats(self.net, self.sample, self.device, self.prior)
+        with with_stats(self.net, stats): return look(self.model, prepared, self.device)[0]
 
 # %% ../nbs/20_run.ipynb #6ddae1c4
 @dataclass
@@ -136,8 +127,6 @@ class Looks:
     "Logits of hard images and of probes, in the order of their indices"
     second:Tensor=None     # hard images, after adapting
     probes:Tensor=None     # probes, after adapting
-    first_tta:Tensor=None  # hard images over several views, before adapting
-    probes_tta:Tensor=None # probes likewise
     diverged:list=field(default_factory=list) # numbers of the tasks whose second look is not finite
     seconds:float=0.       # that it took
     unfinished:list=field(default_factory=list) # numbers of the tasks that there was no time for
@@ -152,17 +141,14 @@ def run_task(
 )->Looks: # rows of its members and of its probes
     "Adapt to `task`, answer its members and probes again, and roll back; once more with a tenth of `lr` if it diverges"
     t = time.perf_counter()
-    looking,tta = (run.predict,run.predict_probes),run.predict.tta
+    looking = run.predict,run.predict_probes
     both = [f.prepare(*o) for f,o in zip(looking,((run.test_dl,task.members),(run.probe_dl,task.probes)))]
-    def answer(base=False): return [f(o,base) for f,o in zip(looking,both)]
-    before = answer(True) if tta else [None,None]
-    if not task.classes: return Looks(*(before if tta else answer(True)), *before)
     for lr in (run.lr, run.lr/10):
         try:
             dl = run.loader(task)
             epochs = run.epochs(dl.n) if callable(run.epochs) else run.epochs
             adapt(run.learn, dl, epochs, lr, run.seed, task.classes, run.best(task,both[1]))
-            looks = Looks(*answer(), *before)
+            looks = Looks(*(f(o) for f,o in zip(looking,both)))
         finally: run.snap.restore_values()
         if looks.sound(): break
     looks.seconds = time.perf_counter()-t
@@ -194,7 +180,6 @@ def ready(
     device='cpu', # where the model is
     cbs=None, # fastai callbacks
     probe_dl=None, # labelled images
-    tta:bool=True, # with several views, predict before adapting too
     plan:Plan=(), # what will run, to know what is worth keeping
 ): # yields a `Runner`
     "Set up for many tasks"
@@ -206,7 +191,7 @@ def ready(
         if cut.trunk is not None: snap,layers = Snapshot(cut.model),'all'
         learn = adapt_learner(cut.model, layers, cfg.bn, cfg.lam, cfg.tau, cfg.mom, cfg.wd, cfg.loss_over,
                               device, cbs, at)
-        see = [_predictor(cut, cfg, device, tta, cut.each*len(make_views(x,cfg.views,cfg.flip)), o)
+        see = [_predictor(cut, cfg, device, cut.each*len(make_views(x,cfg.views,cfg.flip)), o)
                for o in (test_dl,probe_dl)]
         with compiled(cut.model, cfg.compile), threads(_pick_threads(model,x,cfg,device)):
             yield Runner(learn, snap, cut.aux, test_dl, probe_dl, *see, choose, part, cfg.epochs_for, cfg.checks,
@@ -219,7 +204,7 @@ def _labels(dl):
     return torch.as_tensor(y[dl.sub_idxs] if hasattr(dl,'sub_idxs') else y)
 
 # %% ../nbs/20_run.ipynb #c07a0114
-def _predictor(cut, cfg, device, tta, each, dl):
+def _predictor(cut, cfg, device, each, dl):
     "How to answer the images of a loader: under shift, with their statistics in trunk and head"
     trunk,sample = cut.trunk,None
     if cfg.shift is not None and dl is not None:
@@ -228,7 +213,7 @@ def _predictor(cut, cfg, device, tta, each, dl):
             trunk = copy.deepcopy(trunk)   # training images go through it with their own
             put_stats(trunk, image_stats(trunk, sample, device, cfg.prior))
             sample = list(_Seen(trunk, sample, device))
-    return Predictor(cut.model, cfg.views, cfg.flip, device, trunk, tta, each, sample, cfg.prior)
+    return Predictor(cut.model, cfg.views, cfg.flip, device, trunk, each, sample, cfg.prior)
 
 def _pick_threads(model, x, cfg, device):
     "The number of threads that the settings ask for, None for torch's own"

@@ -248,11 +248,9 @@ def _collect(plan, got, C):
     "Looks of finished tasks as one; probes of unfinished ones are left out"
     diverged,done = [i for i,looks in sorted(got.items()) if not looks.sound()],[(plan[i],o) for i,o in got.items()]
     if diverged:
-        warnings.warn(f"{len(diverged)} of {len(plan)} tasks diverged, at a tenth of lr too, and keep their first "
-                      "answers: lower lr=, and look for NaN or infinity in the training images")
-    def hard(k): return _rows(plan.members, C, [(t.members,getattr(o,k)) for t,o in done])
-    def probes(k): return _rows([i for t,_ in done for i in t.probes], C, [(t.probes,getattr(o,k)) for t,o in done])
-    tta = any(o.first_tta is not None for o in got.values())
-    return Looks(hard('second'), probes('probes'), hard('first_tta') if tta else None,
-        probes('probes_tta') if tta else None, diverged, sum(o.seconds for o in got.values()),
-        [i for i in range(len(plan)) if i not in got])
+        warnings.warn(f"{len(diverged)} of {len(plan)} tasks diverged, at a tenth of lr too, and keep the base "
+                      "model's answers: lower lr=, and look for NaN or infinity in the training images")
+    hard = _rows(plan.members, C, [(t.members,o.second) for t,o in done])
+    probes = _rows([i for t,_ in done for i in t.probes], C, [(t.probes,o.probes) for t,o in done])
+    return Looks(hard, probes, diverged, sum(o.seconds for o in got.values()),
+                 [i for i in range(len(plan)) if i not in got])

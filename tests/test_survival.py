@@ -437,14 +437,14 @@ numbers = arrays(np.float32, (3, 4), elements=st.floats(width=32))
 
 @quick
 @given(numbers, numbers, st.booleans(), st.integers(0, 10**9), st.integers(0, 7))
-def test_looks_come_back_to_the_bit_or_not_at_all(a, b, views, where, bit):
-    looks = Looks(torch.tensor(a), None, torch.tensor(b) if views else None, None, seconds=1.5)
+def test_looks_come_back_to_the_bit_or_not_at_all(a, b, probes, where, bit):
+    looks = Looks(torch.tensor(a), torch.tensor(b) if probes else None, seconds=1.5)
     task, other = Task([4, 1, 7], [2, 0], [5]), Task([4, 1, 7], [0, 2], [5])
     with tempfile.TemporaryDirectory() as d, TaskStore(d, dict(x=1)) as s:
         s.save(task, looks)
         got = s.load(task)
-        assert s.load(other) is None and got.seconds == 1.5 and got.probes is None and (got.first_tta is None) == (not views)
-        assert got.second.numpy().tobytes() == a.tobytes() and (not views or got.first_tta.numpy().tobytes() == b.tobytes())
+        assert s.load(other) is None and got.seconds == 1.5 and (got.probes is None) == (not probes)
+        assert got.second.numpy().tobytes() == a.tobytes() and (not probes or got.probes.numpy().tobytes() == b.tobytes())
         f = s.path(task)
         raw = bytearray(f.read_bytes())
         raw[where % len(raw)] ^= 1 << bit
