@@ -19,7 +19,7 @@ from torch import nn
 from closed_loop.adapt import adapt, adapt_learner, rollback
 from closed_loop.auxset import AuxSet
 from closed_loop.commands import said
-from closed_loop.config import CLIConfig, make_config
+from closed_loop.config import PRESETS, CLIConfig, make_config
 from closed_loop.core import cli_predict
 from closed_loop.data.glyphs import cache_dir, glyph_aug, glyph_model, glyphs
 from closed_loop.decide import favour
@@ -102,7 +102,7 @@ def looks(model, train, test, calib, seed, args, **settings):
 
 def remembered(where, f, *args, **kw):
     "What a function returns and its seconds, computed once"
-    where = where.with_suffix('.pt')
+    where = where.with_suffix('.pt'); where.parent.mkdir(parents=True, exist_ok=True)
     if not where.exists(): torch.save(dict(zip('zt', timed(f, *args, **kw))), where)
     return torch.load(where, weights_only=True).values()
 
@@ -149,7 +149,7 @@ def worth(problem, seed, args):
     y,views,layers,rows = torch.as_tensor(test.targets),dict(views=.07, flip=flip),'all' if args.layers is None else args.layers,[]
     def other(name, z, t, price=0):
         rows.append(row(name, first, z.argmax(1), y, price=price, seconds=t))
-        rows.append(row(f'{name}, caution', first, favour(z.softmax(1), first.argmax(1), 1.25).argmax(1), y, price=price, seconds=t))
+        rows.append(row(f'{name}, caution', first, favour(z.softmax(1), first.argmax(1), PRESETS['default']['caution']).argmax(1), y, price=price, seconds=t))
     first,t = remembered(kept(args,first=1,seed=seed), lambda: look(model, as_dl(test))[0])
     rows.append(row('base', first, first.argmax(1), y, seconds=t))
     z,t = remembered(kept(args,tta=flip,seed=seed), tta, model, test, flip=flip); other('TTA', z, t)

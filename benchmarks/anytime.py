@@ -19,36 +19,38 @@ ORDERS = dict(worth=schedule.by_worth, shared=lambda plan, probs, counts, **kw: 
 
 
 def timed(order, data, **kw):
-    "A run in some order: its result, its seconds, and when each task was finished"
-    done,t = [],time.perf_counter()
+    "A run in some order: its result, its seconds, when each task was finished, and when the first was begun"
+    done,begun,t = [],[],time.perf_counter()
     def watched(run, task):
+        begun.append(time.perf_counter()-t)
         looks = run_task(run, task)
         done.append((time.perf_counter()-t, task.members))
         return looks
     schedule.run_task,core.by_worth = watched,ORDERS[order]
-    try: return cli_predict(**data, device='cpu', progress=False, **kw),time.perf_counter()-t,done
+    try: return cli_predict(**data, device='cpu', progress=False, **kw),time.perf_counter()-t,done,begun[0] if begun else 0.
     finally: schedule.run_task,core.by_worth = run_task,schedule.by_worth
 
 
-def gains(res, done):
-    "Answers mended less destroyed by each task, as the whole run decides"
-    a,b = res.first.argmax(1)==res.targets,res.preds==res.targets
-    return [(t, int((b[m]&~a[m]).sum()-(a[m]&~b[m]).sum())) for t,m in done]
+def gains(res, done, start):
+    "Answers mended less destroyed by several views, which come with the first look, and by each task, as the whole run decides"
+    a,v,b = (p.argmax(1)==res.targets for p in (res.first,res.base_probs,res.probs))
+    def gain(was, now, m=slice(None)): return int(now[m].sum()-was[m].sum())
+    return [(start,gain(a,v)), *((t,gain(v,b,m)) for t,m in done)]
 
 
 def curve(args, data, settings):
     "Gain over time, in both orders"
     with tempfile.TemporaryDirectory() as d:
         runs = {o:timed(o, data, minutes=args.seconds/60, **({'store':d} if o=='worth' else {}), **settings) for o in ORDERS}
-        res,_,_ = timed('worth', data, store=d, **settings)   # the rest of the plan
-    whole,rows = sum(g for _,g in gains(res, [(0,t.members) for t in res.plan])),[]
-    for o,(part,seconds,done) in runs.items():
-        g = gains(res, done)
+        res,*_ = timed('worth', data, store=d, **settings)   # the rest of the plan
+    whole,rows = sum(g for _,g in gains(res, [(0,t.members) for t in res.plan], 0)),[]
+    for o,(part,seconds,done,start) in runs.items():
+        g = gains(res, done, start)
         at = {s:sum(k for t,k in g if t<=s) for s in np.linspace(0, args.seconds, 13)}
         print(f'{o}: stopped after {seconds:.1f} s of {args.seconds}, {len(done)} of {len(res.plan)} tasks; '
               f'gain {at[args.seconds/2]} at half the time, {at[args.seconds]} in time, {whole} of all tasks')
         rows += [dict(order=o, seconds=s, gain=k, share_of_stopped=k/max(1,at[args.seconds]), share_of_whole=k/max(1,whole), whole=whole,
-                      tasks=sum(t<=s for t,_ in g), all_tasks=len(res.plan), asked=args.seconds, took=seconds, answered=100*part.flips().gain) for s,k in at.items()]
+                      tasks=sum(t<=s for t,_ in g[1:]), all_tasks=len(res.plan), asked=args.seconds, took=seconds, answered=100*part.flips().gain) for s,k in at.items()]
     return pd.DataFrame(rows)
 
 

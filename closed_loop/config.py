@@ -104,9 +104,8 @@ def limits(self:CLIConfig)->dict: # arguments of `make_plan`
     return dict(Q=min(self.Q, self.budget//(self.steps*self.bs)))
 
 # %% ../nbs/01_config.ipynb #9f92fc18
-_THOROUGH = dict(eps=0.85, planner='coverage', cover=0.95, Q=100, merge=True, loss_over='task', lr=0.05, bs=64,
-                 views=0.07, rule='validated', caution=1.25, precision='auto', steps=2000,
-                 checks=4, generalist='auto')
+_THOROUGH = dict(planner='coverage', cover=0.95, Q=100, merge=True, loss_over='task', lr=0.05, bs=64, views=0.07,
+                 rule='validated', caution=1.1, precision='auto', steps=2000, checks=4, generalist='auto')
 _DEFAULT = dict(_THOROUGH, layers=2, V=4, steps=1000)
 PRESETS = dict(default=_DEFAULT, thorough=_THOROUGH, paper={}, paper_ood=dict(eps=0.6))
 

@@ -171,19 +171,15 @@ def within(self:Pilot,
     of:str='seconds', # a column of the table: seconds, or price
 )->str: # a way
     "The way that is expected to have gained most when so much is spent"
-    def stopped(name, limit):
-        r = self.table.loc[name]
-        done = 1. if limit is None or limit>=r[of] else limit/r[of]
-        if name=='training further': done = float(done==1)
-        if name.startswith('second look'): done = np.interp(done, np.linspace(0,1,len(self.worth)), self.worth)
-        return done*r.gain,r[of]
+    df = self.table
     def gain(way):
-        left,total = limit,0.
-        for name in way.split(', then '):
-            got,cost = stopped(name, left)
-            total,left = total+got,None if left is None else max(0.,left-cost)
-        return total
-    return max(self.table.index, key=lambda w: (round(gain(w),3),-self.table.seconds[w]))
+        first = 'training further' if ', then ' in way else 'several views' if 'look' in way else 'nothing'
+        start,whole = (df.loc[w] if w in df.index else df.loc['nothing'] for w in (first,way))
+        if limit is None or limit>=whole[of]: return whole.gain
+        if limit<start[of] or 'look' not in way: return 0.   # training further is there at its end
+        done = (limit-start[of])/(whole[of]-start[of])
+        return start.gain+np.interp(done, np.linspace(0,1,len(self.worth)), self.worth)*(whole.gain-start.gain)
+    return max(df.index, key=lambda w: (round(gain(w),3),-df.seconds[w]))
 
 # %% ../nbs/29_pilot.ipynb #7aea189f
 def try_ways(
@@ -202,7 +198,7 @@ def try_ways(
     seen = _views_row(cfg, start)
     few = [_second_row(problem, cfg, start, seen, tasks, part, device) for part in (.25,.5)]
     rows = [_row('nothing',0.,0.,0.,0.), *([seen] if views else []),
-            further:=_further_row(problem,cfg,start,device), *few, whole:=_whole(*few), _both(further,whole)]
+            _added(further:=_further_row(problem,cfg,start,device),seen), *few, whole:=_whole(*few), _both(further,whole)]
     none = dict(steps=0) if views else _part(cfg,.25)
     parts = [none, *([none] if views else []), none, *(_part(cfg,p) for p in (.25,.5,1.,1.))]
     ways = {r['way']:{**s, 'generalist':(cfg.generalist or 'auto') if 'training' in r['way'] else 0}

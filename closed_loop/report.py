@@ -224,8 +224,8 @@ def _images(res, idxs, fate='   '):
 def _labelled(res, fate, n):
     "What the report shows of a test set whose classes are known"
     scaled = res.cfg.quantile is None and res.cfg.criterion=='softmax'
-    ax = plot_fates(confidence(res.first), fate, eps=res.cfg.eps if scaled else None)
-    drawn,t = fig_html(ax.figure, 'Mended and destroyed answers, by first-look confidence'),res.targets[res.hard]
+    ax = plot_fates(confidence(res.seen), fate, eps=res.cfg.eps if scaled else None)
+    drawn,t = fig_html(ax.figure, "Mended and destroyed answers, by the base model's confidence"),res.targets[res.hard]
     both = [reliability(p.amax(1), p.argmax(1)==t) for p in (res.first[res.hard].softmax(1),res.probs[res.hard])]
     drawn += fig_html(plot_reliability(*both).figure, 'Hard images that are right, by confidence; calibration error')
     yield 'By confidence', f'<div class="figures">{drawn}</div>'
@@ -261,10 +261,12 @@ def _tasks(res, fate, n):
 def _result(res, path):
     "The numbers, what they mean, and where the rest is"
     d = {k:f'{len(v):,}' for k,v in dict(images=res, hard=res.hard, tasks=res.plan).items()}
-    what = 'Hard images were not answered surely enough at first, and were looked at again.'
+    views = '' if res.first_tta is None else ' over several views'
+    what = f'Hard images were not answered surely enough{views or " at first"}, and were looked at again.'
     if res.targets is not None:
         d = res.summary().iloc[0].to_dict()
-        what = ('F2T, false to true: answers that the second look mended. T2F, true to false: those that it destroyed. '
+        if views: d.update({k:f'{100*v:+.2f}' for k,v in res.parts().items() if k!='training further'})
+        what = ('F2T, false to true: answers that were mended. T2F, true to false: those that were destroyed. '
                 f'F2F stayed wrong, T2T right. {what}')
     files = {'predictions.csv':'both answers to every image', 'plan.json':'all tasks'}
     links = ', '.join(f'<a href="{k}">{k}</a> ({v})' for k,v in files.items() if (path/k).exists())

@@ -155,15 +155,15 @@ def probs(self:CLIResult)->Tensor: # (N, C)
 
 @patch
 def _decide(self:CLIResult):
-    p,there = self._before(),self.second.isfinite().all(1,keepdim=True)
+    p,there = self.base_probs,self.second.isfinite().all(1,keepdim=True)
     if not there.any(): return p
     after = decide(self.base, self.second, self.S, self.cfg.rule, **self.weights)
     after = favour(after, self.first[self.hard].argmax(1), self.cfg.caution)
     p[self.hard] = torch.where(there, after, p[self.hard])   # a task that diverged or did not run changes nothing
     return p
 
-@patch
-def _before(self:CLIResult):
+@patch(as_prop=True)
+def base_probs(self:CLIResult)->Tensor: # (N, C)
     "Probabilities without a second look: those of one look, or of several views as cautiously as any other answer"
     if self.first_tta is None: return self.first.softmax(1)
     T = self.probes.T if self.cfg.rule=='validated' and self.probes is not None else 1.
@@ -188,7 +188,7 @@ def parts(self:CLIResult)->dict: # share of the test images
     "What training further, several views and the second look have each gained"
     kept = self.further and self.further.kept
     further = flips(self.further.base, self.first.argmax(1), self.targets).gain if kept else 0.
-    views = flips(self.first.argmax(1), self._before().argmax(1), self.targets).gain
+    views = flips(self.first.argmax(1), self.base_probs.argmax(1), self.targets).gain
     return {'training further':further, 'several views':views, 'second look':self.flips().gain-views}
 
 @patch

@@ -57,14 +57,14 @@ def test_fewer_tasks_are_those_that_a_run_with_little_time_begins_with(run):
     assert list(one.plan[0].members) in [list(t.members) for t in res.plan]
 
 
-def test_lower_eps_leaves_first_answers(run):
+def test_lower_eps_leaves_the_base_models_answers(run):
     *_, res = run
-    conf = res.first.softmax(1).amax(1)
+    conf = res.seen.softmax(1).amax(1)
     for eps in (.3, .5, .7):
         r = as_if(res, eps=eps)
         assert set(r.hard.tolist()) == {i for i in res.hard.tolist() if conf[i] < eps}
-        assert torch.equal(r.preds[conf >= eps], res.first.argmax(1)[conf >= eps])
-        assert len(r.probes.targets) == int((res.probes.first.softmax(1).amax(1) <= eps).sum())
+        assert torch.equal(r.preds[conf >= eps], res.base_probs.argmax(1)[conf >= eps])
+        assert len(r.probes.targets) == int((res.probes.seen.softmax(1).amax(1) <= eps).sum())
 
 
 def test_every_control_shows_its_numbers(run):
