@@ -17,7 +17,7 @@ from .config import CLIConfig
 from .generalist import TRIAL, train_further, updates
 from .inputs import Problem
 from .keep import mean_epochs
-from .decide import favour
+from .decide import favour, likelier
 from .look import look
 from .plan import Plan, Task
 from .probes import FirstLook, both_looks
@@ -68,15 +68,18 @@ def _views_row(cfg, start):
     return _row('several views', g, e, (d<0).float().mean().item(), seconds)
 
 def _further_row(problem, cfg, start, device, part=8):
-    "Training further on all classes"
-    steps,pr,t = updates(problem, replace(cfg,generalist=cfg.generalist or 'auto')),start.probes,time.perf_counter()
+    "Training further on all classes: a short trial, and a longer one where it helps; a run turns down what does not"
+    steps,pr = updates(problem, replace(cfg,generalist=cfg.generalist or 'auto')),start.probes
     few = max(1, min(TRIAL,steps[-1]//part))
-    with rollback(problem.model):
-        train_further(problem.model, problem.aux, few, cfg.bs, cfg.lr, cfg.seed, device, mom=cfg.mom, wd=cfg.wd)
-        seconds = sum(steps)/few*(time.perf_counter()-t)
-        z = look(problem.model, pr.dl, device)[0]
+    for n in (max(1,few//4),few):
+        t = time.perf_counter()
+        with rollback(problem.model):
+            train_further(problem.model, problem.aux, n, cfg.bs, cfg.lr, cfg.seed, device, mom=cfg.mom, wd=cfg.wd)
+            each,z = (time.perf_counter()-t)/n,look(problem.model, pr.dl, device)[0]
+        if not likelier(z, pr.first, pr.targets):
+            return _row('training further', 0., 0., 0., steps[0]*each, steps[0]*cfg.bs)
     d = changes(pr.first.argmax(1), z.argmax(1), pr.targets)
-    return _row('training further', *gain_of(d), (d<0).float().mean().item(), seconds, sum(steps)*cfg.bs)
+    return _row('training further', *gain_of(d), (d<0).float().mean().item(), sum(steps)*each, sum(steps)*cfg.bs)
 
 # %% ../nbs/29_pilot.ipynb #7479cf3f
 def _answers(first, seen, second, plan, cfg, both):
@@ -117,10 +120,15 @@ def _renumbered(plan, which):
     return Plan([Task([row[i] for i in getattr(t,which)], t.classes) for t in plan])
 
 # %% ../nbs/29_pilot.ipynb #7479cf40
-def _whole(a, b):
-    "All updates, from a quarter and a half of them"
-    r = {k:b[k]+max(0.,b[k]-a[k])/2 if k=='gain' else b[k]+2*(b[k]-a[k]) for k in ('gain','seconds','price')}
-    return {**b, **r, 'way':'second look', 'seconds':max(r['seconds'],b['seconds'])}
+_TRIED = .1,.25 # parts of the updates that are tried
+
+def _more(a, b, part, way):
+    "A larger part of the updates than was tried: each doubling is expected to add three quarters of what the last did"
+    slope,(p,q) = max(0.,b['gain']-a['gain'])/np.log2(_TRIED[1]/_TRIED[0]),_TRIED
+    extra = 3*slope*(1-.75**np.log2(part/q))
+    def line(k): return b[k]+max(0.,b[k]-a[k])*(part-q)/(q-p)
+    return {**b, 'way':way, 'gain':b['gain']+extra, 'error':(b['error']**2+extra**2)**.5,
+            'seconds':line('seconds'), 'price':int(line('price'))}
 
 def _added(a, b):
     "The first row, with what the second one adds"
@@ -143,11 +151,11 @@ class Pilot:
 
     @property
     def best(self):
-        "The quickest way within 0.2 points of the best one, None if nothing is expected to help"
+        "The quickest way within 0.1 points of the best one, None if nothing is expected to help"
         df = self.table
         top = df.loc[df.gain.idxmax()]
         if not top.gain>max(top.error,.05): return None
-        return df[df.gain>=top.gain-.2].seconds.idxmin()
+        return df[df.gain>=top.gain-.1].seconds.idxmin()
 
     @property
     def advice(self):
@@ -187,7 +195,7 @@ def try_ways(
     cfg:CLIConfig, # settings
     start:FirstLook, # from `look_and_plan`
     device='cpu', # where the model is
-    share:float=.08, # of the tasks to try; each is tried with a quarter and with half of its updates
+    share:float=.12, # of the tasks to try; each is tried with a tenth and with a quarter of its updates
 )->Pilot: # None without labelled images, without a task, and where a shift is met
     "A pilot: views, training further, and a few tasks at two budgets"
     if cfg.shift is not None: return None   # what views and training bring is judged by looks without its statistics
@@ -196,9 +204,10 @@ def try_ways(
     by = sorted(start.plan, key=lambda t: -min(len(t.probes),len(t.members)))
     tasks = Plan(by[:max(1,int(share*len(by)))], start.plan.planner, start.plan.K)
     seen = _views_row(cfg, start)
-    few = [_second_row(problem, cfg, start, seen, tasks, part, device) for part in (.25,.5)]
+    a,b = (_second_row(problem, cfg, start, seen, tasks, part, device) for part in _TRIED)
+    half,whole = _more(a,b,.5,'second look, 50% of its updates'),_more(a,b,1.,'second look')
     rows = [_row('nothing',0.,0.,0.,0.), *([seen] if views else []),
-            _added(further:=_further_row(problem,cfg,start,device),seen), *few, whole:=_whole(*few), _both(further,whole)]
+            _added(further:=_further_row(problem,cfg,start,device),seen), b, half, whole, _both(further,whole)]
     none = dict(steps=0) if views else _part(cfg,.25)
     parts = [none, *([none] if views else []), none, *(_part(cfg,p) for p in (.25,.5,1.,1.))]
     ways = {r['way']:{**s, 'generalist':(cfg.generalist or 'auto') if 'training' in r['way'] else 0}
@@ -211,7 +220,7 @@ def try_ways(
 
 # %% ../nbs/29_pilot.ipynb #29a00006
 def _afford(pilot, way, budget):
-    "The settings of a way, with what training further leaves of the budget; without it, if that is not enough for a task"
+    "The settings of a way, with what training further leaves of the budget; without it, if that is too little"
     s,left = pilot.settings[way],(budget or 0)-int(pilot.table.price['training further'])
     if not budget or not s['generalist']: return s
     enough = left>=pilot.table.price[way.split(', then ')[-1]]/max(1,len(pilot.worth)-1)

@@ -26,13 +26,13 @@ def _tidy(ax):
     return ax
 
 def plot_fates(
-    conf:Tensor, # (N,) first-look confidence
+    conf:Tensor, # (N,) confidence before the second look
     fate:np.ndarray, # from `fates`
     bins:int=20, # over [0, 1]
     eps:float=None, # draw the threshold
     ax=None, # matplotlib axes
 ):
-    "Mended and destroyed answers by first-look confidence"
+    "Mended and destroyed answers by confidence before the second look"
     ax = ax or plt.subplots(figsize=(5,2.8))[1]
     conf,edges = np.asarray(conf),np.linspace(0,1,bins+1)
     for k,c,s in (('F2T',_GOOD,1),('T2F',_BAD,-1)):
@@ -40,7 +40,7 @@ def plot_fates(
         ax.bar(edges[:-1], s*h, width=1/bins, align='edge', color=c, label=f'{k} {h.sum()}')
     if eps is not None: ax.axvline(eps, color='k', lw=.8, ls='--')
     ax.axhline(0, color='k', lw=.6)
-    ax.set(xlabel='first-look confidence', ylabel='images', xlim=(0,1))
+    ax.set(xlabel='confidence before the second look', ylabel='images', xlim=(0,1))
     return _tidy(ax)
 
 # %% ../nbs/26_report.ipynb #r2500002

@@ -136,7 +136,7 @@ def test_glyphs_on_a_ray_of_our_own(tmp_path, monkeypatch):
     net[-1].weight.data *= 30   # sure enough for more than one task
     kw = dict(K=4, cover=None, Q=3, epochs=2, bs=16, holdout=.2, threads=1, num_workers=1, progress=False, device='cpu')
     a, b = cli_predict(net, *data, **kw), cli_predict(net, *data, executor='ray', store=tmp_path/'store', **kw)
-    assert identical(a, b) and a.probes and a.first_tta is not None
+    assert identical(a, b) and a.probes and a.cfg.views
     assert not ray.is_initialized()
     monkeypatch.setattr('closed_loop.schedule.run_task', None)   # nothing is left to compute
     assert identical(a, cli_predict(net, *data, store=tmp_path/'store', **kw)) and len(a.plan) > 1

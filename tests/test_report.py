@@ -57,7 +57,7 @@ def test_whole_class_lists_and_settings_are_folded(tmp_path):
 def test_it_explains_itself_and_links_what_is_there(tmp_path):
     res = result()
     page = read(res.report(tmp_path))
-    assert 'F2T, false to true: answers that the second look mended' in page and 'T2F, true to false' in page
+    assert 'F2T, false to true: answers that were mended' in page and 'T2F, true to false' in page
     links = re.findall(r'<a href="(.*?)"', page)
     assert 'predictions.csv' in links and all((tmp_path/o).exists() for o in links)
     (tmp_path/'predictions.csv').unlink()
