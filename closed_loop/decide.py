@@ -152,6 +152,7 @@ def favour(
 )->Tensor: # (n, C) probabilities
     "Count the first answer `caution` times"
     if caution==1 or not len(p): return p
-    p = p.clone()
-    p[torch.arange(len(p)),first] *= caution
-    return p/p.sum(1,keepdim=True)
+    at = torch.arange(len(p)),first
+    out = p/(p.sum(1)+(caution-1)*p[at])[:,None]   # one copy of what may be large
+    out[at] *= caution
+    return out

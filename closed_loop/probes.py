@@ -99,11 +99,9 @@ def look_at_probes(
     z,y = _said(problem, strength, dl, device, first_look) if len(dl) else none
     if y is None: raise ValueError("calib has no labels: expected images with their true classes")
     y = torch.as_tensor(as_labels(y, 'calib', problem.C))
-    return Probes(dl, z, y, _honest(problem,z,y), strength)
-
-def _honest(problem, z, y):
-    "The temperature of labelled images; the model is surer and righter about what it was trained on"
-    return max(fit_temperature(z,y), 1. if problem.calib_dl is None else 0.)
+    T = fit_temperature(z, y)
+    if problem.calib_dl is None: T = max(1.,T)   # the model is surer and righter about what it was trained on
+    return Probes(dl, z, y, T, strength)
 
 def probes_again(
     problem:Problem, # its training data loses what is held out
@@ -128,9 +126,10 @@ def look_at_views(
     def see(dl): return look(Views(problem.model,cfg.views,cfg.flip), dl, device)[0]
     if probes is not None:
         if len(probes.targets)<LEAST: return None,probes   # nobody can tell
-        z = see(probes.dl)
-        if likelier(probes.first, z, probes.targets): return None,probes
-        probes = replace(probes, views=z, T=_honest(problem,z,probes.targets))
+        first,y,z = probes.first,probes.targets,see(probes.dl)
+        if likelier(first, z, y): return None,probes
+        T = probes.T*fit_temperature(z,y)/fit_temperature(first,y)   # a mean of views is less sure than one look
+        probes = replace(probes, views=z, T=T)
     return see(problem.test_dl),probes
 
 # %% ../nbs/17_probes.ipynb #1a72a647

@@ -10,18 +10,18 @@ FLAGS = """--headless --no-sandbox --disable-gpu --disable-background-networking
 class Page:
     "One tab: open pages, evaluate JavaScript, collect what goes wrong"
     def __init__(self, send, recv):
-        self.send, self.recv, self.n, self.session, self.events = send, recv, 0, None, []
+        self.send, self.recv, self.parts, self.n, self.session, self.events = send, recv, [b''], 0, None, []
         target = self.call('Target.createTarget', url='about:blank')['targetId']
         self.session = self.call('Target.attachToTarget', targetId=target, flatten=True)['sessionId']
         for o in ('Page', 'Runtime', 'Log', 'Network'): self.call(f'{o}.enable')
 
     def read(self):
         "The next message; an event is kept"
-        buf = b''
-        while not buf.endswith(b'\0'):
-            if not (c := self.recv.read(1)): raise RuntimeError('Chromium has gone')
-            buf += c
-        msg = json.loads(buf[:-1])
+        while len(self.parts) < 2: # what follows the last zero is not whole yet
+            if not (c := os.read(self.recv.fileno(), 1 << 16)): raise RuntimeError('Chromium has gone')
+            first, *rest = c.split(b'\0')
+            self.parts = [*self.parts[:-1], self.parts[-1]+first, *rest]
+        msg = json.loads(self.parts.pop(0))
         if 'method' in msg: self.events.append(msg)
         return msg
 
