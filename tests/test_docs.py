@@ -181,7 +181,7 @@ def test_names_that_mean_two_things_are_not_linked():
     "A setting, a module, an argument and a function may share a name"
     names = docs.names()
     assert 'cli_predict' in names and 'CLIResult' in names and 'glyphs' not in names
-    assert not {'supcon', 'paper', 'layers', 'criterion', 'plan', 'rule'} & names.keys()
+    assert not {'supcon', 'paper', 'layers', 'criterion', 'plan', 'rule', 'features', 'freeze', 'closed_loop'} & names.keys()
 
 
 def test_quarto_gets_the_same_pages(src, tmp_path):

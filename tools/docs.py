@@ -62,7 +62,7 @@ def names():
     "Notebook and anchor of each name of the library that means one thing: no module, no setting, no argument"
     import closed_loop.config as config
     nbs = {page(p.relative_to(NBS)): p.relative_to(NBS) for p in nbglob(NBS, as_path=True)}
-    where, other = {}, {o.name for o in fields(config.CLIConfig)}
+    where, other = {}, {o.name for o in fields(config.CLIConfig)} | {*config.BN_POLICIES, 'closed_loop', 'features'} # values, folders and layers
     for p in LIB.rglob('[!_]*.py'):
         mod, tree = p.relative_to(LIB).with_suffix(''), ast.parse(p.read_text(encoding='utf-8'))
         other |= {*mod.parts, *(o.arg for o in ast.walk(tree) if isinstance(o, ast.arg))}

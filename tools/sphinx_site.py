@@ -14,7 +14,7 @@ from sphinx.util import logging
 
 logger = logging.getLogger(__name__)
 CONF = dict(
-    project='closed_loop', html_title='closed_loop', html_theme='sphinx_book_theme', html_css_files=['styles.css'],
+    project='closed_loop', author='closed_loop authors', html_title='closed_loop', html_theme='sphinx_book_theme', html_css_files=['styles.css'],
     extensions=['myst_nb', 'sphinx_site'], nb_execution_mode='off', nb_ipywidgets_js={}, nb_render_markdown_format='myst',
     html_math_renderer='mathml',
     myst_enable_extensions=['dollarmath', 'colon_fence', 'attrs_inline', 'attrs_block', 'html_image'], myst_update_mathjax=False,
