@@ -12,7 +12,6 @@ from functools import partial
 from pathlib import Path
 from fastai.learner import Learner
 from .checkpoint import TaskStore, make_manifest
-from .confidence import find_hard
 from .config import CLIConfig, choose
 from .estimate import Estimate, estimate_run
 from .generalist import trained_further
@@ -22,7 +21,7 @@ from .loaders import as_labels
 from .look import look
 from .pilot import spend, try_ways
 from .plan import Plan, make_plan
-from .probes import FirstLook, assign_probes, both_looks, look_at_probes, look_at_views
+from .probes import FirstLook, assign_probes, both_looks, look_closer
 from .result import CLIResult
 from .run import Looks
 from .sanity import check_first_look
@@ -90,20 +89,15 @@ def look_and_plan(
     if targets is None: targets = problem.targets
     if targets is not None: targets = torch.as_tensor(as_labels(targets, 'test', problem.C))
     check = check_first_look(problem, first, targets, device)
-    t1 = time.perf_counter()
-    start = FirstLook(first, targets, None, Plan([],cfg.planner,cfg.K), {'first look':t1-t0}, check)
-    def hard(): return find_hard(start.seen, cfg.eps, cfg.quantile, cfg.criterion)
-    if len(hard()):   # for nothing else
-        start.probes = look_at_probes(problem, cfg, first, device, first_look)
-        if first_look is look: start.views,start.probes = look_at_views(problem, cfg, start.probes, device)
-    t2 = time.perf_counter()
+    start,t1 = FirstLook(first, targets, None, Plan([],cfg.planner,cfg.K), {}, check),time.perf_counter()
+    hard,t2 = look_closer(problem, cfg, start, device, first_look),time.perf_counter()
     T = start.probes.T if start.probes and cfg.planner=='coverage' else 1.   # the paper clusters what the model says
-    plan = make_plan(start.seen/T, hard(), cfg.planner, cfg.K, seed=cfg.seed, merge=cfg.merge, cover=cfg.cover,
+    plan = make_plan(start.seen/T, hard, cfg.planner, cfg.K, seed=cfg.seed, merge=cfg.merge, cover=cfg.cover,
                      counts=problem.aux.counts(cfg.proportion), **cfg.limits())
     if cfg.planner=='coverage': plan = gather(plan, (start.seen/T).softmax(1))
     check_classes(plan, problem.aux)
     start.plan = assign_probes(plan, start.probes, cfg, start.seen)
-    start.times.update({'labelled images and views':t2-t1, 'plan':time.perf_counter()-t2})
+    start.times = {'first look':t1-t0, 'labelled images and views':t2-t1, 'plan':time.perf_counter()-t2}
     return start
 
 # %% ../nbs/00_core.ipynb #594260ec

@@ -69,7 +69,8 @@ def as_if(
     def still(tasks): return [number[i] for i in tasks if i in number]
     times = {**res.times, **{k:share*v for k,v in res.times.items() if k=='second look'}}
     return replace(res, cfg=cfg, hard=hard, second=res.second[at], plan=Plan(left.values(),res.plan.planner,res.plan.K),
-        price=round(share*res.price), probes=probes, diverged=still(res.diverged), unfinished=still(res.unfinished), times=times)
+        price=round(share*res.price), probes=probes, times=times, diverged=still(res.diverged),
+        unfinished=still(res.unfinished))
 
 # %% ../nbs/27_explore.ipynb #e800000e
 def numbers(

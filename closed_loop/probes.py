@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['distort', 'distorted', 'as_unsure', 'Probes', 'look_at_probes', 'probes_again', 'look_at_views', 'with_probes',
-           'assign_probes', 'ProbeLooks', 'both_looks', 'FirstLook']
+           'assign_probes', 'ProbeLooks', 'both_looks', 'FirstLook', 'look_closer']
 
 # %% ../nbs/17_probes.ipynb #3a8f0f82
 import math, numpy as np, torch, torch.nn.functional as F, warnings
@@ -103,6 +103,7 @@ def look_at_probes(
     if problem.calib_dl is None: T = max(1.,T)   # the model is surer and righter about what it was trained on
     return Probes(dl, z, y, T, strength)
 
+# %% ../nbs/17_probes.ipynb #64242c99
 def probes_again(
     problem:Problem, # its training data loses what is held out
     cfg:CLIConfig, # settings
@@ -250,3 +251,18 @@ class FirstLook:
     def seen(self): return self.first if self.views is None else self.views
     @property
     def probs(self): return (self.seen/(self.probes.T if self.probes else 1.)).softmax(1)   # honest ones
+
+# %% ../nbs/17_probes.ipynb #15c00003
+def look_closer(
+    problem:Problem, # its model is on `device`
+    cfg:CLIConfig, # settings
+    start:FirstLook, # gets `probes` and `views`
+    device='cpu', # where the model is
+    first_look=look, # (model, loader, device) -> logits, labels
+)->Tensor: # indices of hard images
+    "Labelled images and several views, if any image is hard at all; what is hard then"
+    def hard(): return find_hard(start.seen, cfg.eps, cfg.quantile, cfg.criterion)
+    if not len(idxs:=hard()): return idxs
+    start.probes = look_at_probes(problem, cfg, start.first, device, first_look)
+    if first_look is look: start.views,start.probes = look_at_views(problem, cfg, start.probes, device)
+    return hard()

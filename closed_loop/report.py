@@ -261,11 +261,9 @@ def _tasks(res, fate, n):
 def _result(res, path):
     "The numbers, what they mean, and where the rest is"
     d = {k:f'{len(v):,}' for k,v in dict(images=res, hard=res.hard, tasks=res.plan).items()}
-    views = '' if res.first_tta is None else ' over several views'
-    what = f'Hard images were not answered surely enough{views or " at first"}, and were looked at again.'
+    what = 'Hard images were not answered surely enough, and were looked at again.'
     if res.targets is not None:
-        d = res.summary().iloc[0].to_dict()
-        if views: d.update({k:f'{100*v:+.2f}' for k,v in res.parts().items() if k!='training further'})
+        d = {**res.summary().iloc[0], **{k:f'{100*v:+.2f}' for k,v in res.parts().items() if v}}
         what = ('F2T, false to true: answers that were mended. T2F, true to false: those that were destroyed. '
                 f'F2F stayed wrong, T2T right. {what}')
     files = {'predictions.csv':'both answers to every image', 'plan.json':'all tasks'}

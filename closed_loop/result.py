@@ -25,7 +25,6 @@ from .safely import from_json, to_json, write_whole
 class Flips:
     "How many answers were mended, destroyed, or stayed as they were"
     F2T:int; T2F:int; F2F:int; T2T:int
-
     @property
     def N(self): return self.F2T+self.T2F+self.F2F+self.T2T
     @property
@@ -112,14 +111,7 @@ class CLIResult:
     unfinished:list=field(default_factory=list) # numbers of the tasks that there was no time for
     shift:str=None         # whether the test images are unlike the training images, and what was done about it
     further:Generalist=None # what training further on all classes has brought, if it was asked for
-
     def __len__(self): return len(self.first)
-
-    @property
-    def seen(self):
-        "(N, C) what the base model says: over several views, where they help"
-        return self.first if self.first_tta is None else self.first_tta
-
     @property
     def task_of(self):
         "(N,) the task of each image, -1 for easy ones"
@@ -134,17 +126,30 @@ class CLIResult:
 
 # %% ../nbs/25_result.ipynb #bbebf2c7
 @patch(as_prop=True)
+def seen(self:CLIResult)->Tensor: # (N, C) logits
+    "What the base model says: over several views, where they help"
+    return self.first if self.first_tta is None else self.first_tta
+
+@patch(as_prop=True)
+def base(self:CLIResult)->Tensor: # (len(hard), C) logits
+    "The same of the hard images"
+    return self.seen[self.hard]
+
+@patch(as_prop=True)
+def base_probs(self:CLIResult)->Tensor: # (N, C)
+    "Probabilities without a second look: those of one look, or of several views as cautiously as any other answer"
+    if self.first_tta is None: return self.first.softmax(1)
+    T = self.probes.T if self.cfg.rule=='validated' and self.probes is not None else 1.
+    return favour((self.first_tta/T).softmax(1), self.first.argmax(1), self.cfg.caution)
+
+# %% ../nbs/25_result.ipynb #bbebf2c8
+@patch(as_prop=True)
 def weights(self:CLIResult)->dict: # alpha and T, and T0 of the first look if the probes chose
     "Weight and temperature of the second look: as set, or as the probes choose"
     if self.cfg.rule!='validated': return dict(alpha=self.cfg.alpha, T=self.cfg.T)
     if self.probes is not None: return self.probes.weights
     raise ValueError("rule='validated' needs labelled images that were looked at twice: "
                      "run cli_predict with rule='validated' or calib=")
-
-@patch(as_prop=True)
-def base(self:CLIResult)->Tensor: # (len(hard), C) logits
-    "What the base model says about the hard images"
-    return self.seen[self.hard]
 
 @patch(as_prop=True)
 def probs(self:CLIResult)->Tensor: # (N, C)
@@ -161,13 +166,6 @@ def _decide(self:CLIResult):
     after = favour(after, self.first[self.hard].argmax(1), self.cfg.caution)
     p[self.hard] = torch.where(there, after, p[self.hard])   # a task that diverged or did not run changes nothing
     return p
-
-@patch(as_prop=True)
-def base_probs(self:CLIResult)->Tensor: # (N, C)
-    "Probabilities without a second look: those of one look, or of several views as cautiously as any other answer"
-    if self.first_tta is None: return self.first.softmax(1)
-    T = self.probes.T if self.cfg.rule=='validated' and self.probes is not None else 1.
-    return favour((self.first_tta/T).softmax(1), self.first.argmax(1), self.cfg.caution)
 
 @patch(as_prop=True)
 def preds(self:CLIResult)->Tensor: # (N,)
@@ -198,10 +196,8 @@ def generalist(self:CLIResult)->dict: # a `state_dict`
     raise ValueError(f"no weights here ({self.further or 'generalist=0'}): expected the result of a run that kept them")
 
 @patch
-def flips(self:CLIResult,
-    targets:Tensor=None, # true classes, the test set's own if not given
-)->Flips:
-    "What was mended and what was destroyed"
+def flips(self:CLIResult, targets:Tensor=None)->Flips:
+    "What was mended and what was destroyed, by the true classes given or the test set's own"
     t = self.targets if targets is None else torch.as_tensor(targets)
     if t is None: raise ValueError("the test set has no labels: pass targets= to count flips")
     if len(t)!=len(self): raise ValueError(f"{len(t)} targets for {len(self)} test images: expected one each")
@@ -233,7 +229,7 @@ def to_csv(self:CLIResult, path:str)->Path: # a file
 def coverage(self:CLIResult)->dict: # `expected` without labels, `true` with them
     "Share of hard images whose true class is among their task's classes"
     T = 1. if self.probes is None else self.probes.T
-    d = dict(expected=expected_coverage(self.plan, (self.first/T).softmax(1)))
+    d = dict(expected=expected_coverage(self.plan, (self.seen/T).softmax(1)))
     return d if self.targets is None else {**d, 'true':true_coverage(self.plan, self.targets)}
 
 @patch(as_prop=True)
@@ -243,9 +239,7 @@ def seconds(self:CLIResult)->float:
 
 # %% ../nbs/25_result.ipynb #c3cff546
 @patch
-def summary(self:CLIResult,
-    name:str='CLI', # what to call the row
-)->pd.DataFrame:
+def summary(self:CLIResult, name:str='CLI')->pd.DataFrame: # a row of this name
     "The result as one row of a table"
     return summary(self.flips(), len(self.hard), len(self.plan), self.price, self.seconds, name)
 
@@ -269,9 +263,7 @@ def _repr_html_(self:CLIResult):
 _META = ('vocab','paths','times','price','diverged','unfinished','shift') # what is kept as JSON
 
 @patch
-def save(self:CLIResult,
-    path:str, # a folder
-)->Path:
+def save(self:CLIResult, path:str)->Path: # a folder
     "Write everything but the images"
     (path:=Path(path)).mkdir(parents=True, exist_ok=True)
     t = {k:getattr(self,k) for k in ('first','hard','second','targets','first_tta')}
@@ -294,10 +286,8 @@ def _read(path, f):
         raise ValueError(f"{str(path)!r} is damaged ({' '.join(str(e).split()) or type(e).__name__}): "
                          f"delete {str(path.parent)!r} and compute the result again") from e
 
-def load_result(
-    path:str, # a folder that `CLIResult.save` wrote
-)->CLIResult:
-    "Read a saved result"
+def load_result(path:str)->CLIResult:
+    "Read a saved result from the folder that `CLIResult.save` wrote"
     path = Path(path)
     t,plan = _read(path/'looks.safetensors',load_file),_read(path/'plan.json',Plan.load)
     def rest(p):
@@ -305,8 +295,6 @@ def load_result(
         m.update(vocab=from_json(m['vocab']), further=m['further'] and Generalist.from_json(m['further']))
         return dict(cfg=CLIConfig(**m['cfg']), **{k:m[k] for k in (*_META,'check','further')})
     meta = _read(path/'run.json', rest)
-    if len(t.get('first_tta',t['first']))!=len(t['first']):
-        raise ValueError(f"{str(path)!r} holds views of hard images only, as earlier versions did: compute it again")
     probe = {k.removeprefix('probe_'):t.pop(k) for k in list(t) if k.startswith('probe_')}
     probes = ProbeLooks(**{**probe, 'T':probe['T'].item()}) if probe else None
     return CLIResult(plan=plan, probes=probes, **t, **meta)

@@ -16,7 +16,8 @@ from .safely import printable, say, sentence, stopping
 # %% ../nbs/30_terminal.ipynb #5afe0011
 _WHAT = dict(calib='DIR', decode='GB', rule='NAME', size='PIXELS')   # what follows an option
 # settings of which messages speak and that no command has an option for: these go into `--settings`
-_SETTINGS = tuple('alpha budget caution cover criterion generalist holdout lam merge planner quantile tau V views'.split())
+_SETTINGS = ('alpha','budget','caution','cover','criterion','generalist','holdout','lam','merge','planner','quantile',
+             'tau','V','views')
 
 def as_typed(
     s:str, # a message
