@@ -71,10 +71,10 @@ def _further_row(problem, cfg, start, device, part=8):
     "Training further on all classes: a short trial, and a longer one where it helps; a run turns down what does not"
     steps,pr = updates(problem, replace(cfg,generalist=cfg.generalist or 'auto')),start.probes
     few = max(1, min(TRIAL,steps[-1]//part))
-    for n in (max(1,few//4),few):
+    for n,lr in ((max(1,few//4),cfg.lr/4),(few,cfg.lr)):   # a large rate needs its time to fall
         t = time.perf_counter()
         with rollback(problem.model):
-            train_further(problem.model, problem.aux, n, cfg.bs, cfg.lr, cfg.seed, device, mom=cfg.mom, wd=cfg.wd)
+            train_further(problem.model, problem.aux, n, cfg.bs, lr, cfg.seed, device, mom=cfg.mom, wd=cfg.wd)
             each,z = (time.perf_counter()-t)/n,look(problem.model, pr.dl, device)[0]
         if not likelier(z, pr.first, pr.targets):
             return _row('training further', 0., 0., 0., steps[0]*each, steps[0]*cfg.bs)

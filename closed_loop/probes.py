@@ -127,7 +127,9 @@ def look_at_views(
     def see(dl): return look(Views(problem.model,cfg.views,cfg.flip), dl, device)[0]
     if probes is not None:
         if len(probes.targets)<LEAST: return None,probes   # nobody can tell
-        first,y,z = probes.first,probes.targets,see(probes.dl)
+        what,kept = (probes.strength,cfg.views,cfg.flip),{} if problem.seen is None else problem.seen
+        if what not in kept: kept[what] = see(probes.dl)   # as another problem has seen them
+        first,y,z = probes.first,probes.targets,kept[what]
         if likelier(first, z, y): return None,probes
         T = probes.T*fit_temperature(z,y)/fit_temperature(first,y)   # a mean of views is less sure than one look
         probes = replace(probes, views=z, T=T)

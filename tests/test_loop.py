@@ -203,7 +203,7 @@ def test_no_updates_are_several_views(unsure_model):
     "steps=0: the views of every image, and no training image is passed"
     images = lambda n, s: TensorDataset(blobs(n, s)[0][:, None, None].expand(-1, 1, 8, 8), blobs(n, s)[1])
     net = nn.Sequential(nn.Flatten(), nn.Linear(64, 12))
-    res = cli_predict(net, images(240, 1), images(120, 2), calib=images(240, 3), steps=0, generalist=0, K=4, rule='conditional', alpha=0., caution=1., progress=False, device='cpu')
+    res = cli_predict(net, images(240, 1), images(120, 2), steps=0, generalist=0, K=4, rule='conditional', alpha=0., caution=1., progress=False, device='cpu')
     assert res.price == 0 and not res.plan and not len(res.hard)
     assert torch.equal(res.preds, res.first_tta.argmax(1)) and torch.allclose(res.probs, res.first_tta.exp(), atol=1e-5)
     with pytest.raises(ValueError, match='steps=0 without views'): cli_predict(net, images(240, 1), images(120, 2), steps=0, views=0.)
