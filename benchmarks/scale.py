@@ -285,9 +285,9 @@ def temperature(args):
 def answer_it():
     import closed_loop.report
     z,y = logits(); plan,cfg = whole_plan(); hard = torch.tensor(sorted(plan.members)); zp,yp = logits(5000,2)
-    probes = Probes(None,zp,yp,1.); plan = assign_probes(plan, probes, cfg, z); idx = sorted(i for t in plan for i in t.probes)
+    probes = Probes(None,zp,yp,1.,views=zp.clone()); plan = assign_probes(plan, probes, cfg, z); idx = sorted(i for t in plan for i in t.probes)
     def again(o): return o+.3*torch.randn(o.shape, generator=torch.Generator().manual_seed(0))
-    res = CLIResult(z, hard, again(z[hard]), plan, cfg, y, [f'n{c:08}' for c in range(C)], [f'{i}.JPEG' for i in range(len(z))], {'second look':1.}, 1, both_looks(plan,probes,again(zp[idx]),zp[idx]), z[hard].clone())
+    res = CLIResult(z, hard, again(z[hard]), plan, cfg, y, [f'n{c:08}' for c in range(C)], [f'{i}.JPEG' for i in range(len(z))], {'second look':1.}, 1, both_looks(plan,probes,again(zp[idx])), z.clone())
     start,n,decide = GB(),[0],result.decide
     def counted(*a, **kw): n[0] += 1; return decide(*a, **kw)
     result.decide = counted; t = time.process_time(); res.preds; once = time.process_time()-t
