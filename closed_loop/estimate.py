@@ -6,7 +6,7 @@
 __all__ = ['Estimate', 'measure_speed', 'estimate_run', 'eps_table']
 
 # %% ../nbs/28_estimate.ipynb #cb05beee
-import time, numpy as np, pandas as pd
+import html, time, numpy as np, pandas as pd
 from dataclasses import dataclass
 from torch import Tensor
 from fastcore.basics import patch
@@ -51,14 +51,16 @@ class Estimate:
     keeping:Keeping=None # what would be kept of the training images, and why
     pilot:object=None  # what each way to spend time is expected to gain, see `Pilot`
     further:float=0.   # seconds of training further on all classes first, at most
-    def __repr__(self):
-        hard = f'{len(self.plan.members):,} of {self.N:,} images are hard'
-        tasks = f'{len(self.plan)} tasks, expected to cover {self.coverage:.0%} of them'
+    def _said(self):
         cost = f'about {self.seconds:.0f} s ({self.seconds/self.N:.3f} s per test image)'
-        said = f'{hard}; {tasks}, pass {self.price:,} training images: {cost}'
+        said = (f'{len(self.plan.members):,} of {self.N:,} images are hard; {len(self.plan)} tasks, expected to cover '
+                f'{self.coverage:.0%} of them, pass {self.price:,} training images: {cost}')
+        if not self.plan: said = f'no task is planned for {self.N:,} images'
         more = f'training further first takes up to {self.further:.0f} s, where it helps' if self.further else None
-        said = '; '.join([said, *(str(o) for o in (more,self.keeping,self.check) if o is not None)])
-        return said if self.pilot is None else f'{said}\n{self.pilot!r}'
+        return '; '.join([said, *(str(o) for o in (more,self.keeping,self.check) if o is not None)])
+    def __repr__(self): return self._said() if self.pilot is None else f'{self._said()}\n{self.pilot!r}'
+    def _repr_html_(self):
+        return f"<p>{html.escape(self._said())}.</p>{'' if self.pilot is None else self.pilot._repr_html_()}"
 
 # %% ../nbs/28_estimate.ipynb #b971ec93
 def _seconds(f):

@@ -58,6 +58,7 @@ def frame(self:Plan,
 # %% ../nbs/05_plan.ipynb #af4f9ada
 @patch
 def __repr__(self:Plan):
+    "A plan in a line"
     k = f', K={self.K}' if self.K else ''
     return f"{self.planner or 'plan'}: {len(self)} tasks for {len(self.members)} hard images{k}"
 

@@ -6,7 +6,7 @@
 __all__ = ['plot_fates', 'reliability', 'plot_reliability', 'gallery', 'fig_html', 'table_html', 'thumbnail', 'write_page']
 
 # %% ../nbs/26_report.ipynb #d3f85071
-import base64, html, io, platform, numpy as np, pandas as pd, torch, matplotlib.pyplot as plt
+import base64, html, io, platform, re, numpy as np, pandas as pd, torch, matplotlib.colors as mc, matplotlib.pyplot as plt
 from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
@@ -33,13 +33,12 @@ def plot_fates(
     ax=None, # matplotlib axes
 ):
     "Mended and destroyed answers by confidence before the second look"
-    ax = ax or plt.subplots(figsize=(5,2.8))[1]
-    conf,edges = np.asarray(conf),np.linspace(0,1,bins+1)
+    ax,conf,edges = ax or plt.subplots(figsize=(5,2.8))[1],np.asarray(conf),np.linspace(0,1,bins+1)
     for k,c,s in (('F2T',_GOOD,1),('T2F',_BAD,-1)):
         h,_ = np.histogram(conf[fate==k], edges)
         ax.bar(edges[:-1], s*h, width=1/bins, align='edge', color=c, label=f'{k} {h.sum()}')
-    if eps is not None: ax.axvline(eps, color='k', lw=.8, ls='--')
-    ax.axhline(0, color='k', lw=.6)
+    if eps is not None: ax.axvline(eps, color=plt.rcParams['axes.edgecolor'], lw=.8, ls='--')
+    ax.axhline(0, color=plt.rcParams['axes.edgecolor'], lw=.6)
     ax.set(xlabel='confidence before the second look', ylabel='images', xlim=(0,1))
     return _tidy(ax)
 
@@ -63,7 +62,7 @@ def plot_reliability(
 ):
     "Accuracy by confidence with the calibration error, before and after; larger dots are more images"
     ax = ax or plt.subplots(figsize=(5,2.8))[1]
-    ax.plot([0,1], [0,1], color='k', lw=.8, ls='--')
+    ax.plot([0,1], [0,1], color=plt.rcParams['axes.edgecolor'], lw=.8, ls='--')
     for k,df,c in (('before',before,'#999999'),('after',after,_NEW)):
         ax.plot(df.confidence, df.accuracy, color=c, label=f'{k}, error {_ece(df):.1%}')
         ax.scatter(df.confidence, df.accuracy, 6+120*df.images/max(1,df.images.sum()), color=c, clip_on=False)
@@ -149,7 +148,8 @@ def fig_html(
     with plt.rc_context({'svg.fonttype':'none', 'svg.hashsalt':what}):   # text stays text
         fig.savefig(buf, format='svg', transparent=True, bbox_inches='tight', metadata=dict(Date=None))
     plt.close(fig)
-    svg,said = buf.getvalue().replace('#000000','currentColor'),html.escape(what)
+    ink = '|'.join({mc.to_hex(plt.rcParams[k]) for k in ('text.color','axes.edgecolor','axes.labelcolor')})
+    svg,said = re.sub(ink, 'currentColor', buf.getvalue()),html.escape(what)
     svg = f'<div role="img" aria-label="{said}">{svg[svg.index("<svg"):]}</div>'
     return f'<figure><figcaption>{said}</figcaption>{svg}</figure>'
 

@@ -245,6 +245,7 @@ def summary(self:CLIResult, name:str='CLI')->pd.DataFrame: # a row of this name
 
 @patch
 def __repr__(self:CLIResult):
+    "What was looked at again, in what time, and what came of it"
     s = f'{len(self.hard):,} of {len(self):,} images looked at again in {len(self.plan)} tasks'
     s += f"{'' if self.first_tta is None else ', all of them over several views'}, {self.seconds:.1f} s"
     s += ''.join(f'; {o}' for o in (_kept(len(self.diverged),len(self.unfinished)), self.shift, self.further) if o)
@@ -288,8 +289,7 @@ def _read(path, f):
 
 def load_result(path:str)->CLIResult:
     "Read a saved result from the folder that `CLIResult.save` wrote"
-    path = Path(path)
-    t,plan = _read(path/'looks.safetensors',load_file),_read(path/'plan.json',Plan.load)
+    t,plan = _read((path:=Path(path))/'looks.safetensors',load_file),_read(path/'plan.json',Plan.load)
     def rest(p):
         m = {'diverged':[], 'unfinished':[], **dict.fromkeys(('shift','check','further')), **json.loads(p.read_text())}
         m.update(vocab=from_json(m['vocab']), further=m['further'] and Generalist.from_json(m['further']))

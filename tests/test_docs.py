@@ -1,5 +1,5 @@
 "The website: what nbdev makes of the notebooks, the pages Sphinx makes of that, and those pages in a browser."
-import ast, os, re, subprocess, sys
+import ast, base64, io, os, re, subprocess, sys
 from dataclasses import fields
 from html.parser import HTMLParser
 from pathlib import Path
@@ -8,6 +8,7 @@ from urllib.parse import unquote, urlsplit
 import nbformat
 import pytest
 from browser import CHROMIUM, browser
+from PIL import Image
 
 ROOT = Path(__file__).resolve().parent.parent
 NBS, TOOLS = ROOT/'nbs', ROOT/'tools'
@@ -145,7 +146,7 @@ def test_code_fits_the_page(nbs):
 def test_signatures_are_code(nbs):
     "No Markdown in them; properties without parentheses; definitions in the order of the source"
     said = {n: [md for c in nb.cells if 'show_doc(' in c.source for md in shown(c, 'text/markdown')] for n, nb in nbs.items()}
-    sigs = [re.search(r'```python\n(.*?)```', md, re.S)[1] for mds in said.values() for md in mds]
+    sigs = [m[1] for mds in said.values() for md in mds if (m := re.search(r'```python\n(.*?)```', md, re.S))]
     assert len(sigs) > 100 and not [s for s in sigs if '`' in s or '](' in s]
     res = next(v for k, v in said.items() if k.endswith('_result.ipynb'))
     preds = next(md for md in res if md.startswith('### CLIResult.preds\n'))
@@ -157,6 +158,40 @@ def test_signatures_are_code(nbs):
         order = [o.name for o in ast.parse(src).body if isinstance(o, (ast.FunctionDef, ast.ClassDef)) and not re.match('_[^_]', o.name)]
         heads = [re.match(r'#+ (.*)', md)[1].split('.')[-1].replace('\\', '') for md in mds]
         assert heads == [o for o in order if o in heads], n
+
+
+def test_code_is_shown_once(nbs):
+    "Where readers see the lines of a definition they see its name above them, and no signature"
+    cells = nbs['13_decide.ipynb'].cells
+    at = {c.source.split('show_doc(')[1][:-1]: i for i, c in enumerate(cells) if 'show_doc(' in c.source}
+    for nm in ('paper', 'decide', 'finite_or_first', 'conditional'):
+        md, code = ''.join(shown(cells[at[nm]], 'text/markdown')), cells[at[nm]+1].source
+        assert md.startswith(f'### {nm}\n') and '```' not in md and f'def {nm}(' in code, nm
+    assert 'def finite_or_first' not in cells[at['decide']+1].source
+    assert '```python' in ''.join(shown(cells[at['favour']], 'text/markdown')) # its lines are not shown
+
+
+def test_by_definition_by_hand():
+    src = '#| a: b\n_k = 1\n@f\ndef g(): pass\n\n_h = 2\nclass C: pass\nlast = 3'
+    assert dict(docs.by_definition(src, {'g', 'C'})) == {'g': '#| a: b\n_k = 1\n@f\ndef g(): pass', 'C': '_h = 2\nclass C: pass\nlast = 3'}
+    assert not dict(docs.by_definition(src, {}))
+
+
+def test_arguments_of_other_libraries_are_not_listed(nbs):
+    "A callback that is made as fastai's are: their page has the two dozen arguments"
+    said = [md for c in nbs['09_adapt.ipynb'].cells if 'show_doc(' in c.source for md in shown(c, 'text/markdown')]
+    assert any('class TrainOnly(Callback)\n```' in md for md in said) and not any('after_cancel_step' in md for md in said)
+
+
+def test_figures_are_seen_on_light_and_on_dark(nbs):
+    "No background of their own: `tools/run_nbs.py` draws with nbs/matplotlibrc"
+    bad, seen = [], 0
+    for n, nb in nbs.items():
+        for c in nb.cells:
+            for png in shown(c, 'image/png'):
+                im, seen = Image.open(io.BytesIO(base64.b64decode(png))).convert('RGBA'), seen+1
+                if im.getpixel((0, 0))[3]: bad.append(f'{n}: {c.source.splitlines()[0][:80]}')
+    assert seen > 20 and not bad, '\n'.join(bad)
 
 
 def test_no_markdown_in_plain_output(nbs):

@@ -7,7 +7,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import nbdev.showdoc, yaml
-from execnb.nbio import read_nb, write_nb
+from execnb.nbio import mk_cell, read_nb, write_nb
 from fastcore.script import call_parse
 from nbdev.doclinks import nbglob
 from nbdev.process import Processor
@@ -18,7 +18,14 @@ ROOT = Path(__file__).resolve().parent.parent
 NBS, LIB, OUT = ROOT/'nbs', ROOT/'closed_loop', ROOT/'_docs'
 GROUPS = {'Start': 'index.ipynb', 'Tutorials': 'tutorials/*.ipynb 43_*.ipynb', 'The loop': '[0123]*.ipynb', 'Data': 'data/*.ipynb',
           'Reproducing the paper': 'paper/*.ipynb', 'Results': '40_*.ipynb 44_*.ipynb', 'Glossary': '41_*.ipynb 42_*.ipynb'}
+EXPORTED = 'code-summary: "Exported source"' # what nbdev writes above code that is exported and shown
 CODE = re.compile(r'(^```.*?^```|\[[^\]]*\]\([^)]*\))', re.M | re.S)
+
+
+def inherits(sym):
+    "Is this a class that is made just as the class of another library that it extends? Their page has the arguments"
+    if not isclass(sym) or {'__init__', '__new__'} & vars(sym).keys(): return False
+    return not any(o.__module__.startswith('closed_loop') or o is object for o in sym.__bases__)
 
 
 class Renderer(nbdev.showdoc.BasicMarkdownRenderer):
@@ -29,6 +36,7 @@ class Renderer(nbdev.showdoc.BasicMarkdownRenderer):
         sig = str(self.dm).replace('`', '')
         if self.is_prop: sig = re.sub(r'^def \w+\(.*?\)', self.nm, sig, flags=re.S).replace(':', '', 1)
         if isclass(self.sym): sig = re.sub(r'\)->None:$', ')', re.sub('^def', 'class', sig))
+        if inherits(self.sym): sig = f"class {self.nm}({', '.join(o.__name__ for o in self.sym.__bases__)})"
         self.dm = sig
 
     def _repr_markdown_(self):
@@ -104,12 +112,38 @@ class both_themes(Processor):
         return light + '\n' + re.sub(r'src="[^"]+', f'src="{dark}', img.replace('<img ', '<img class="only-dark" '))
 
 
+def by_definition(src, names):
+    "The code of each definition that has a name of its own here; what stands before it goes with it"
+    lines, start = src.splitlines(keepends=True), 0
+    found = [(showdoc_nm(o), o.end_lineno) for o in ast.parse(src).body if hasattr(o, 'name') and showdoc_nm(o) in names]
+    for i, (nm, end) in enumerate(found):
+        yield nm, ''.join(lines[start:end] if i+1 < len(found) else lines[start:]).strip('\n')
+        start = end
+
+
+class code_once(Processor):
+    "Where code is shown, each definition stands under its name, without a signature that repeats it"
+    def end(self):
+        named = {c.source.split('show_doc(')[1].rstrip(')'): c for c in self.nb.cells if getattr(c, 'has_sd', False)}
+        shown = {id(c): list(by_definition(c.source, named)) for c in self.nb.cells if EXPORTED in c.source}
+        moved, cells = {nm for parts in shown.values() for nm, _ in parts}, []
+        for c in self.nb.cells:
+            if not shown.get(id(c)):
+                cells += [] if any(c is named[o] for o in moved) else [c]
+                continue
+            for nm, src in shown[id(c)]:
+                data = named[nm].outputs[0]['data']
+                data['text/markdown'] = ''.join(data['text/markdown']).split('```')[0].strip()
+                cells += [named[nm], mk_cell(src)]
+        self.nb.cells[:] = cells
+
+
 class SiteFilter(FilterDefaults):
     "nbdev's processors, with ours for the order of definitions, links and pictures"
     def base_procs(self):
         procs = [link_names if o == add_links else o for o in super().base_procs()]
         procs.insert(procs.index(add_show_docs)+1, in_order)
-        return [*procs, both_themes]
+        return [*procs, code_once, both_themes]
 
 
 def process(dest):

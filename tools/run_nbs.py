@@ -34,6 +34,7 @@ def run_nb(path, flags):
                    resources={'metadata': {'path': str(path.parent)}}).execute()
     for c in nb.cells: # warnings name paths of this machine
         if c.cell_type == 'code': c.outputs = [o for o in c.outputs if o.get('name') != 'stderr']
+        for o in c.get('outputs', []): o.get('metadata', {}).pop('needs_background', None) # nbs/matplotlibrc sees to that
     nbformat.write(nb, path)
     nbdev_clean.__wrapped__(str(path))
 
@@ -47,6 +48,7 @@ def main():
     paths = [p.resolve() for p in args.nbs]
     os.chdir(ROOT)
     os.environ.pop('MPLBACKEND', None) # figures are drawn inline
+    os.environ['MATPLOTLIBRC'] = str(ROOT/'nbs/matplotlibrc')
     skip_flags = set(get_config().tst_flags.split()) - set(args.flags.split())
     for p in paths or nbglob(as_path=True).sorted():
         print(p.name, flush=True)

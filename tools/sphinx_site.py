@@ -1,5 +1,5 @@
 "Pages from processed notebooks by Sphinx, for machines without Quarto. Nothing is fetched, now or when they are read."
-import re, shutil
+import base64, re, shutil
 from io import StringIO
 from pathlib import Path
 
@@ -50,6 +50,12 @@ def prose(src):
     return re.sub(r'^(#+ .*?) *\{#([\w.-]+)\}$', r'(\2)=\n\1', src, flags=re.M)
 
 
+def wide(output, most=620):
+    "Is this a figure of more pixels than a telephone has?"
+    png = output.get('data', {}).get('image/png')
+    return bool(png) and int.from_bytes(base64.b64decode(png)[16:20], 'big') > most
+
+
 def convert(nb):
     "A processed notebook's cells as MyST-NB wants them"
     for c in nb.cells:
@@ -68,7 +74,7 @@ def convert(nb):
             hide = opts.get('echo') == 'false' or not c.source.strip()
             if hide and not c.outputs: continue
             c.metadata = nbformat.from_dict(dict(tags=['remove-input'] if hide else []))
-            image = dict(alt=opts.get('fig-alt', '').strip('"'), classes=opts.get('classes'))
+            image = dict(alt=opts.get('fig-alt', '').strip('"'), classes='wide' if any(map(wide, c.outputs)) else None)
             if image := {k: v for k, v in image.items() if v}: c.metadata['mystnb'] = dict(image=image)
             yield c
 

@@ -152,6 +152,7 @@ def image(self:Corrupted,
 
 @patch
 def __getitem__(self:Corrupted, i):
+    "One image as the network takes it, and its class where it is known"
     x,f = self.image(i),self.transform
     if isinstance(self.ds, Glyphs): x = Glyphs._norm(torch.from_numpy(x))[None]
     if f is not None: x = f(x)

@@ -235,4 +235,6 @@ def __getitems__(self:Decoded, idxs):
     return list(zip(x, *[o.tolist() for o in y]))
 
 @patch
-def __getitem__(self:Decoded, i): return self.__getitems__([i])[0]
+def __getitem__(self:Decoded, i):
+    "One image and its class"
+    return self.__getitems__([i])[0]
