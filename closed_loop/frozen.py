@@ -70,7 +70,7 @@ def cut_problem(
     device='cpu', # where the model is
     plan:Plan=(), # what will run, to know what is worth keeping
 )->Cut: # the whole network if nothing is frozen
-    "The part of a problem that is below the frozen layers"
+    "The part of a problem that comes after the frozen layers"
     counts,pixels = aux.counts(proportion),_pixels(aux)
     trunk,head = split_model(model, cfg.layers, x) if cfg.V else (None,None)
     epochs = mean_epochs(plan, counts, cfg)

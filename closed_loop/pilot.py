@@ -120,11 +120,17 @@ def _renumbered(plan, which):
     return Plan([Task([row[i] for i in getattr(t,which)], t.classes) for t in plan])
 
 # %% ../nbs/29_pilot.ipynb #7479cf40
-_TRIED = .1,.25 # parts of the updates that are tried
+def _tried(cfg):
+    "Parts of the updates that are tried: a tenth and a quarter, or as near as whole epochs come"
+    n = cfg.epochs if cfg.steps is None else cfg.steps
+    few = max(1,round(n/10))
+    return few/n,min(n,max(few+1,round(n/4)))/n
 
-def _more(a, b, part, way):
+def _more(a, b, tried, part):
     "A larger part of the updates than was tried: each doubling is expected to add three quarters of what the last did"
-    slope,(p,q) = max(0.,b['gain']-a['gain'])/np.log2(_TRIED[1]/_TRIED[0]),_TRIED
+    (p,q),way = tried,'second look' if part==1 else f'second look, {part:.0%} of its updates'
+    if part<=q: return {**b, 'way':way}
+    slope = max(0.,b['gain']-a['gain'])/np.log2(q/p)
     extra = 3*slope*(1-.75**np.log2(part/q))
     def line(k): return b[k]+max(0.,b[k]-a[k])*(part-q)/(q-p)
     return {**b, 'way':way, 'gain':b['gain']+extra, 'error':(b['error']**2+extra**2)**.5,
@@ -170,7 +176,8 @@ class Pilot:
         return f'the {self.best} is worth {time}: {gain}'
 
     def __repr__(self): return f'{self.table.round(2).to_string()}\n{self.regime}; {self.advice}'
-    def _repr_html_(self): return f'{self.table.round(2).to_html()}<p>{self.regime}; {self.advice}.</p>'
+    def _repr_html_(self):
+        return f'{self.table.round(2).to_html()}<p style="margin-top:.6em">{self.regime}; {self.advice}.</p>'
 
 # %% ../nbs/29_pilot.ipynb #29a00002
 @patch
@@ -195,7 +202,7 @@ def try_ways(
     cfg:CLIConfig, # settings
     start:FirstLook, # from `look_and_plan`
     device='cpu', # where the model is
-    share:float=.12, # of the tasks to try; each is tried with a tenth and with a quarter of its updates
+    share:float=.12, # of the tasks to try; each is tried with two parts of its updates
 )->Pilot: # None without labelled images, without a task, and where a shift is met
     "A pilot: views, training further, and a few tasks at two budgets"
     if cfg.shift is not None: return None   # what views and training bring is judged by looks without its statistics
@@ -203,18 +210,19 @@ def try_ways(
     t,views = time.perf_counter(),bool(cfg.views or cfg.flip)
     by = sorted(start.plan, key=lambda t: -min(len(t.probes),len(t.members)))
     tasks = Plan(by[:max(1,int(share*len(by)))], start.plan.planner, start.plan.K)
-    seen = _views_row(cfg, start)
-    a,b = (_second_row(problem, cfg, start, seen, tasks, part, device) for part in _TRIED)
-    half,whole = _more(a,b,.5,'second look, 50% of its updates'),_more(a,b,1.,'second look')
+    seen,tried = _views_row(cfg, start),_tried(cfg)
+    a,b = (_second_row(problem, cfg, start, seen, tasks, part, device) for part in tried)
+    looks = {part:_more(a,b,tried,part) for part in sorted({tried[1],max(.5,tried[1]),1.})}
     rows = [_row('nothing',0.,0.,0.,0.), *([seen] if views else []),
-            _added(further:=_further_row(problem,cfg,start,device),seen), b, half, whole, _both(further,whole)]
-    none = dict(steps=0) if views else _part(cfg,.25)
-    parts = [none, *([none] if views else []), none, *(_part(cfg,p) for p in (.25,.5,1.,1.))]
+            _added(further:=_further_row(problem,cfg,start,device),seen), *looks.values(), _both(further,looks[1.])]
+    none = dict(steps=0) if views else _part(cfg,tried[1])
+    parts = [none, *([none] if views else []), none, *(_part(cfg,p) for p in (*looks,1.))]
     ways = {r['way']:{**s, 'generalist':(cfg.generalist or 'auto') if 'training' in r['way'] else 0}
             for r,s in zip(rows,parts)}
     order = [mendable(t,start.probs) for t in by_worth(start.plan,start.probs,problem.aux.counts(cfg.proportion))]
     held = (start.probes.first.argmax(1)==start.probes.targets).float().mean().item()
-    regime = f'{start.check.train:.1%} of training images and {held:.1%} of held-out ones are right'
+    who = 'those set aside to judge by' if problem.calib_dl is None else 'held-out ones'
+    regime = f'{start.check.train:.1%} of training images and {held:.1%} of {who} are right'
     return Pilot(pd.DataFrame(rows).set_index('way'), regime, time.perf_counter()-t, ways,
                  (0.,*np.cumsum(order)/max(sum(order),1e-9)))
 

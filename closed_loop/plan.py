@@ -229,7 +229,7 @@ def cheapest_plan(
     counts, # training images per class
     cover:float=0.9, # wanted expected coverage
     most:int=None, # tasks at most
-    Ks:tuple=None, # classes per task to try; up to 20, and to half of all, if not given
+    Ks:tuple=None, # classes per task to try; up to 20 and to half of all, and of few all at once, if not given
     seed:int=0, # of the planner
 )->Plan:
     "The cheapest plan that is expected to cover enough, or the one that covers most if none does"
@@ -245,7 +245,7 @@ def best_within(
     hard:Tensor, # indices of the hard ones
     counts, # training images per class
     budget:int, # training images that one epoch over the plan may pass
-    Ks:tuple=None, # classes per task to try; up to 20, and to half of all, if not given
+    Ks:tuple=None, # classes per task to try; up to 20 and to half of all, and of few all at once, if not given
     seed:int=0, # of the planner
 )->Plan:
     "The plan with the highest expected coverage for its price"

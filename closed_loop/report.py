@@ -6,7 +6,8 @@
 __all__ = ['plot_fates', 'reliability', 'plot_reliability', 'gallery', 'fig_html', 'table_html', 'thumbnail', 'write_page']
 
 # %% ../nbs/26_report.ipynb #d3f85071
-import base64, html, io, platform, re, numpy as np, pandas as pd, torch, matplotlib.colors as mc, matplotlib.pyplot as plt
+import base64, html, io, platform, re, numpy as np, pandas as pd, torch
+import matplotlib.colors as mc, matplotlib.pyplot as plt
 from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
@@ -85,11 +86,10 @@ def _by_fate(fate, among, n, seed):
         some = among[fate[among]==k]
         yield k,len(some),sorted(rng.permutation(some)[:n].tolist())
 
-def _caption(ax, line, who, y, vocab, p='', color='.4'):
-    name = (str(vocab[y]) if vocab is not None else str(int(y))).replace('$',r'\$')   # a pair would be a formula
-    name = name.encode('utf-8','backslashreplace').decode()
-    text = f'{who}: {name if len(name)<13 else name[:11]+"…"} {p}'
-    ax.text(.5, -.03-.14*line, text, transform=ax.transAxes, ha='center', va='top', fontsize=7.5, color=color)
+def _caption(ax, line, who, y, vocab, p='', color='.5'):
+    name = (str(vocab[y]) if vocab is not None else str(int(y))).encode('utf-8','backslashreplace').decode()
+    text = f'{who}: {name if len(name)<13 else name[:11]+"…"} {p}'.replace('$',r'\$')   # a pair would be a formula
+    ax.text(.5, -.03-.14*line, text, transform=ax.transAxes, ha='center', va='top', size=7.5, c=color, family='serif')
 
 # %% ../nbs/26_report.ipynb #3e2eeda5
 def gallery(
@@ -291,7 +291,7 @@ def report(self:CLIResult,
     n:int=6, # images per fate in the gallery
     saved:bool=False, # the result is in the folder already, and only the page is to be written
 )->Path: # the page
-    "Write the saved result, `predictions.csv` and, when the answers are safe, `index.html`"
+    "Write the saved result, `predictions.csv` and, once these are on disk, `index.html`"
     path = Path(path)
     if not saved: self.save(path); self.to_csv(path/'predictions.csv')
     lead = verdict(self.flips(), len(self.diverged), len(self.unfinished)) if self.targets is not None else repr(self)

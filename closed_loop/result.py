@@ -25,6 +25,7 @@ from .safely import from_json, to_json, write_whole
 class Flips:
     "How many answers were mended, destroyed, or stayed as they were"
     F2T:int; T2F:int; F2F:int; T2T:int
+    who:str=field(default='The second look', compare=False)
     @property
     def N(self): return self.F2T+self.T2F+self.F2F+self.T2T
     @property
@@ -82,11 +83,10 @@ def verdict(
 )->str:
     "One honest sentence"
     but = f', but {_kept(diverged,unfinished)}' if diverged or unfinished else ''
-    if f.F2T==f.T2F==0:
-        return f'No answer became right or wrong{but}; top-1 stays {f.before:.2%} over {f.N:,} images.'
+    if f.F2T==f.T2F==0: return f'No answer became right or wrong{but}; top-1 stays {f.before:.2%} over {f.N:,} images.'
     how = 'gained' if f.gain>0 else 'lost' if f.gain<0 else 'neither gained nor lost'
     pts = f' {abs(100*f.gain):.2f} points' if f.gain else ''
-    return (f'The second look {how}{pts}: it mended {f.F2T:,} answers and destroyed {f.T2F:,}, '
+    return (f'{f.who} {how}{pts}: {f.F2T:,} answers were mended and {f.T2F:,} destroyed, '
             f'top-1 {f.before:.2%} → {f.after:.2%} over {f.N:,} images{but}.')
 
 # %% ../nbs/25_result.ipynb #1bbe8d23
@@ -132,7 +132,7 @@ def seen(self:CLIResult)->Tensor: # (N, C) logits
 
 @patch(as_prop=True)
 def base(self:CLIResult)->Tensor: # (len(hard), C) logits
-    "The same of the hard images"
+    "What the base model says of the hard images"
     return self.seen[self.hard]
 
 @patch(as_prop=True)
@@ -201,16 +201,16 @@ def flips(self:CLIResult, targets:Tensor=None)->Flips:
     t = self.targets if targets is None else torch.as_tensor(targets)
     if t is None: raise ValueError("the test set has no labels: pass targets= to count flips")
     if len(t)!=len(self): raise ValueError(f"{len(t)} targets for {len(self)} test images: expected one each")
-    return flips(self.first.argmax(1), self.preds, t)
+    f = flips(self.first.argmax(1), self.preds, t)
+    return f if self.first_tta is None else replace(f, who='Views and second look')
 
 # %% ../nbs/25_result.ipynb #5f7d1ac4
 @patch
 def to_frame(self:CLIResult)->pd.DataFrame: # one row per test image
     "Both answers with their confidences, and the task"
-    p0,p1 = self.first.softmax(1),self.probs
     def name(y): return [self.vocab[i] for i in y] if self.vocab else y.numpy()
     d = dict(path=self.paths) if self.paths else {}
-    for k,p in dict(first=p0, final=p1).items():
+    for k,p in dict(first=self.first.softmax(1), final=self.probs).items():
         d[k],d[f'{k}_confidence'] = name(p.argmax(1)),p.amax(1).numpy()
     d['task'] = self.task_of.numpy()
     if self.targets is not None: d['target'] = name(self.targets)

@@ -45,7 +45,7 @@ class FirstLookCheck:
     def __str__(self):
         parts = [] if self.test is None else [f'{self.test:.1%} of the test images']
         if self.train is not None: parts.append(f'{self.train:.1%} of {self.n_train} training images')
-        said = f"the first look is right about {' and '.join(parts) or 'nobody knows how many images'}"
+        said = f"the first look is right on {' and '.join(parts) or 'nobody knows how many images'}"
         return '; '.join([said, *self.notes])
 
 # %% ../nbs/15_sanity.ipynb #03d369c6

@@ -2,9 +2,9 @@
 import ast, os, re, shutil, subprocess, sys
 from dataclasses import fields
 from functools import cache
-from inspect import isclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from textwrap import dedent
 
 import nbdev.showdoc, yaml
 from execnb.nbio import mk_cell, read_nb, write_nb
@@ -22,22 +22,38 @@ EXPORTED = 'code-summary: "Exported source"' # what nbdev writes above code that
 CODE = re.compile(r'(^```.*?^```|\[[^\]]*\]\([^)]*\))', re.M | re.S)
 
 
-def inherits(sym):
-    "Is this a class that is made just as the class of another library that it extends? Their page has the arguments"
-    if not isclass(sym) or {'__init__', '__new__'} & vars(sym).keys(): return False
-    return not any(o.__module__.startswith('closed_loop') or o is object for o in sym.__bases__)
+@cache
+def definitions(path):
+    "Lines of a module, and its definitions by the names that `show_doc` gives them"
+    src = path.read_text(encoding='utf-8') if path.exists() else ''
+    return src.splitlines(), {showdoc_nm(o): o for o in ast.parse(src).body if isinstance(o, (ast.FunctionDef, ast.ClassDef))}
+
+
+def header(path, nm):
+    "A definition's lines down to its docstring, with every comment; a class by its fields, or by how it is made"
+    lines, found = definitions(path)
+    o = found.get(nm)
+    if isinstance(o, ast.ClassDef):
+        fields = [b for b in o.body if isinstance(b, ast.AnnAssign)]
+        head = f"class {nm}({', '.join(map(ast.unparse, o.bases))})" if o.bases else f'class {nm}'
+        if fields: return '\n'.join([f'{head}:', *lines[fields[0].lineno-1:fields[-1].end_lineno]]) if len(fields) < 20 else head
+        o = next((b for b in o.body if getattr(b, 'name', '') == '__init__'), None)
+        if o is None: return head
+    if o is None: return None
+    end, manager = o.body[0], '@contextmanager\n' if any('contextmanager' in ast.unparse(d) for d in o.decorator_list) else ''
+    sig = manager+dedent('\n'.join([*lines[o.lineno-1:end.lineno-1], lines[end.lineno-1][:end.col_offset]])).strip()
+    return re.sub(r'^def __init__\(self,? *', f'class {nm}(', sig).rstrip(':') if o.name == '__init__' else sig
 
 
 class Renderer(nbdev.showdoc.BasicMarkdownRenderer):
-    "What `show_doc` shows: a signature without Markdown, a class as a class, a property as a property"
+    "What `show_doc` shows: what the source says above the docstring, and a property as a property"
+    module = None # of the notebook at work
+
     def __init__(self, sym, *args, **kwargs):
-        self.is_prop = isinstance(sym, property)
         super().__init__(sym, *args, **kwargs)
-        sig = str(self.dm).replace('`', '')
-        if self.is_prop: sig = re.sub(r'^def \w+\(.*?\)', self.nm, sig, flags=re.S).replace(':', '', 1)
-        if isclass(self.sym): sig = re.sub(r'\)->None:$', ')', re.sub('^def', 'class', sig))
-        if inherits(self.sym): sig = f"class {self.nm}({', '.join(o.__name__ for o in self.sym.__bases__)})"
-        self.dm = sig
+        sig = header(self.module, self.nm) or str(self.dm)
+        if isinstance(sym, property): sig = re.sub(r'^def \w+\(.*?\)', self.nm, sig, flags=re.S).replace(':', '', 1)
+        self.dm = sig.replace('`', '')
 
     def _repr_markdown_(self):
         src = nbdev.showdoc.NbdevLookup().code(self.fn)
@@ -47,8 +63,9 @@ class Renderer(nbdev.showdoc.BasicMarkdownRenderer):
 
 
 class in_order(Processor):
-    "nbdev shows the definitions of one cell last to first"
+    "nbdev shows the definitions of one cell last to first, and methods that nobody calls by name"
     def begin(self):
+        self.nb.cells[:] = [c for c in self.nb.cells if not (getattr(c, 'has_sd', False) and c.source.endswith('__)'))]
         cells, i = self.nb.cells, 0
         while i < len(cells):
             j = i
@@ -101,6 +118,22 @@ class link_names(Processor):
     def end(self): self.nb.metadata.pop('widgets', None) # a page with their state loads scripts from the network
 
 
+class tidy_outputs(Processor):
+    "What is printed in pieces is one output; a table has one row of names, which also has that of its first column"
+    head = re.compile(r'(<thead>\s*<tr[^>]*>\s*)<th></th>(.*?</tr>)\s*<tr>\s*<th>([^<]+)</th>\s*(?:<th></th>\s*)+</tr>', re.S)
+
+    def cell(self, cell):
+        outs = []
+        for o in cell.get('outputs', []):
+            if outs and o.get('name') and o.get('name') == outs[-1].get('name'):
+                outs[-1]['text'] = ''.join(outs[-1]['text']) + ''.join(o['text'])
+                continue
+            if html := o.get('data', {}).get('text/html'):
+                o['data']['text/html'] = self.head.sub(r'\1<th>\3</th>\2', ''.join(html))
+            outs.append(o)
+        if outs: cell.outputs = outs
+
+
 class both_themes(Processor):
     "A `<picture>` follows the system, a page its own switch: both images, of which the style sheet shows one"
     def cell(self, cell):
@@ -143,7 +176,7 @@ class SiteFilter(FilterDefaults):
     def base_procs(self):
         procs = [link_names if o == add_links else o for o in super().base_procs()]
         procs.insert(procs.index(add_show_docs)+1, in_order)
-        return [*procs, code_once, both_themes]
+        return [*procs, code_once, tidy_outputs, both_themes]
 
 
 def process(dest):
@@ -156,7 +189,7 @@ def process(dest):
         (dest/rel).parent.mkdir(parents=True, exist_ok=True)
         if p.suffix != '.ipynb': shutil.copy(p, dest/rel)
         else:
-            nb = read_nb(p)
+            nb, Renderer.module = read_nb(p), LIB/f'{page(rel)}.py'
             SiteFilter()(nb)
             for c in nb.cells: c.pop('has_sd', None) # no key of a notebook
             write_nb(nb, dest/rel)

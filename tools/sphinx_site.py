@@ -19,7 +19,7 @@ CONF = dict(
     html_math_renderer='mathml',
     myst_enable_extensions=['dollarmath', 'colon_fence', 'attrs_inline', 'attrs_block', 'html_image'], myst_update_mathjax=False,
     myst_heading_anchors=4, myst_heading_slug_func='docs.slug', html_copy_source=False, html_show_copyright=False,
-    html_context=dict(default_mode='auto'),
+    html_context=dict(default_mode='auto'), highlight_language='none',
     html_theme_options=dict(home_page_in_toc=True, use_download_button=False, use_fullscreen_button=False, show_toc_level=2,
                             navbar_persistent=[], pygments_dark_style='github-dark'),
     suppress_warnings=['mystnb.unknown_mime_type', 'myst.header'])
@@ -43,14 +43,20 @@ def setup(app):
     return dict(parallel_read_safe=True, parallel_write_safe=True)
 
 
+def callout(m):
+    "A callout whose heading is its title"
+    title, body = re.match(r'(?:#+ +(.*)\n)?(.*)', m[2].strip(), re.S).groups()
+    return f':::{{admonition}} {title or m[1].capitalize()}\n:class: {m[1]}\n{body.strip()}\n:::'
+
+
 def prose(src):
     "Quarto's Markdown as MyST's"
-    src = CALLOUT.sub(lambda m: f':::{{{m[1]}}}\n{m[2].strip()}\n:::', src)
+    src = CALLOUT.sub(callout, src)
     src = re.sub(r'(\]\()([\w./-]+\.ipynb)', lambda m: m[1] + page(m[2]) + '.ipynb', src)
     return re.sub(r'^(#+ .*?) *\{#([\w.-]+)\}$', r'(\2)=\n\1', src, flags=re.M)
 
 
-def wide(output, most=620):
+def wide(output, most=430):
     "Is this a figure of more pixels than a telephone has?"
     png = output.get('data', {}).get('image/png')
     return bool(png) and int.from_bytes(base64.b64decode(png)[16:20], 'big') > most
