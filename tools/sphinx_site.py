@@ -56,7 +56,7 @@ def prose(src):
     return re.sub(r'^(#+ .*?) *\{#([\w.-]+)\}$', r'(\2)=\n\1', src, flags=re.M)
 
 
-def wide(output, most=430):
+def wide(output, most=500):
     "Is this a figure of more pixels than a telephone has?"
     png = output.get('data', {}).get('image/png')
     return bool(png) and int.from_bytes(base64.b64decode(png)[16:20], 'big') > most
