@@ -104,7 +104,7 @@ def table(df):
 def complete(df):
     "Without those severities of a method and a seed that lack a corruption: their means would be of others"
     have = df.groupby(['method','seed','severity']).corruption.transform('nunique')
-    return df[have==df.groupby('severity').corruption.transform('nunique')]
+    return df[(df.severity==0) | (have==df[df.severity>0].corruption.nunique())]
 
 
 def main():

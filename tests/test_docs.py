@@ -248,6 +248,13 @@ def site(src):
     return out, run(code, src, out)
 
 
+def test_callouts_have_their_titles():
+    import sphinx_site
+    got = sphinx_site.prose('::: {.callout-note}\n## Limits\n\nOne line:\nand another.\n:::\n')
+    assert got.strip() == ':::{admonition} Limits\n:class: note\nOne line:\nand another.\n:::'
+    assert sphinx_site.prose('::: {.callout-tip}\nOnly text.\n:::\n').strip() == ':::{admonition} Tip\n:class: tip\nOnly text.\n:::'
+
+
 def test_sphinx_complains_about_nothing(site): assert not site[1], site[1]
 
 

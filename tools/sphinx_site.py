@@ -45,7 +45,7 @@ def setup(app):
 
 def callout(m):
     "A callout whose heading is its title"
-    title, body = re.match(r'(?:#+ +(.*)\n)?(.*)', m[2].strip(), re.S).groups()
+    title, body = re.match(r'(?:#+ +([^\n]*)\n)?(.*)', m[2].strip(), re.S).groups()
     return f':::{{admonition}} {title or m[1].capitalize()}\n:class: {m[1]}\n{body.strip()}\n:::'
 
 
