@@ -107,6 +107,9 @@ def complete(df):
     return df[(df.severity==0) | (have==df[df.severity>0].corruption.nunique())]
 
 
+def key(r): return r['seed'],r['corruption'],r['severity'],r['method']
+
+
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument('--data', default='glyphs', help='glyphs, or a folder with train/ and val/')
@@ -121,10 +124,9 @@ def main():
     name = f'shifted_{"glyphs" if args.data=="glyphs" else "tiny60"}'; settings = '-'.join(f'{k}{getattr(args,k)}' for k in ('Q','epochs','n_test','n_train','width','base_epochs','proportion'))
     f = cache_dir()/f'{name}-{settings}.jsonl'
     done = [json.loads(l) for l in f.read_text().splitlines()] if f.exists() else []
-    if args.again is not None:
-        new = {(r['seed'],r['corruption'],r['severity'],r['method']) for r in done}
-        done += [r for r in pd.read_csv(RESULTS/f'{name}.csv').to_dict('records') if r['method'] not in args.again and (r['seed'],r['corruption'],r['severity'],r['method']) not in new]
-    have = {(r['seed'],r['corruption'],r['severity'],r['method']) for r in done}
+    have = {key(r) for r in done}
+    if args.again is not None: done += [r for r in pd.read_csv(RESULTS/f'{name}.csv').to_dict('records') if r['method'] not in args.again and key(r) not in have]
+    have = {key(r) for r in done}
     for seed in args.seeds:
         d = Data(args, seed); ms = methods(d, args)
         for c,s in [('none',0)]+[(c,s) for s in args.severities for c in args.corruptions]:

@@ -248,6 +248,18 @@ def site(src):
     return out, run(code, src, out)
 
 
+def test_outputs_are_tidied_by_hand():
+    from types import SimpleNamespace
+    class Cell(SimpleNamespace):
+        def get(self, k, default=None): return getattr(self, k, default)
+    def stream(text, name='stdout'): return dict(output_type='stream', name=name, text=text)
+    table = '<thead>\n<tr style="a">\n<th></th>\n<th>x</th>\n</tr>\n<tr>\n<th>way</th>\n<th></th>\n</tr>\n</thead>'
+    c = Cell(outputs=[stream(['a\n']), stream('b\n'), stream('c', 'stderr'), dict(data={'text/html': table})])
+    docs.tidy_outputs.cell(docs.tidy_outputs, c)
+    assert [o.get('text') for o in c.outputs] == ['a\nb\n', 'c', None]
+    assert re.findall(r'<th>(.*?)</th>', c.outputs[2]['data']['text/html']) == ['way', 'x']
+
+
 def test_callouts_have_their_titles():
     import sphinx_site
     got = sphinx_site.prose('::: {.callout-note}\n## Limits\n\nOne line:\nand another.\n:::\n')
