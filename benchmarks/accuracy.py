@@ -95,7 +95,7 @@ def looks(model, train, test, calib, seed, args, **settings):
     "Both looks for some settings"
     kw = dict(K=args.K, seed=seed, proportion=args.proportion, **said(Q=args.Q, eps=args.eps, layers=args.layers, epochs=args.epochs)) | settings
     usual = asdict(CLIConfig())   # only what differs, so that a new setting does not disown old results
-    d = kept(args, **{k:v for k,v in asdict(make_config(**kw)).items() if v!=usual[k] and k!='seed'}, seed=seed, **({} if calib is not None else {'calib':None}))
+    d = kept(args, **{k:v for k,v in asdict(make_config(**kw)).items() if v!=usual[k] and k not in ('seed','shift')}, seed=seed, **({} if calib is not None else {'calib':None}))
     if not (d/'run.json').exists(): cli_predict(model, train, test, calib=calib, progress=False, device='cpu', **kw).save(d)
     return load_result(d)
 

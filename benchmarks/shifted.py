@@ -81,16 +81,17 @@ def methods(d, args):
     own = dict(Q=args.Q, epochs=args.epochs, proportion=args.proportion, generalist=0, seed=d.seed)
     def how(preset): return own if preset=='paper' else dict(own, flip=d.flip)
     def cli(preset, **kw): return lambda te, model=d.model: cli_predict(model, d.train, te, preset=preset, progress=False, device='cpu', **how(preset), **kw).probs
-    default,adapted = lru_cache(1)(cli('default')),lru_cache(1)(cli('default',shift='bn'))
+    default,adapted = lru_cache(1)(cli('default',shift=None)),lru_cache(1)(cli('default',shift='bn'))
+    styled = lru_cache(1)(lambda te: cli_predict(d.model, d.train, te, progress=False, device='cpu', **how('default')|dict(generalist='auto',shift='style')))
     def auto(te):   # what `shift='auto'` does is one of these two: not computed again
         problem,cfg = open_all(d.model, d.train, te, None, 'default', **how('default'))
-        with problem.at_work('cpu', cfg.precision) as dev: return (adapted if notice_shift(problem,dev,seed=cfg.seed)[0] else default)(te)
+        with problem.at_work('cpu', cfg.precision) as dev: return styled(te).probs if notice_shift(problem,dev,seed=cfg.seed)[0] else default(te)
     def then(f): return lambda te: d.on_ttt(lambda model: f(te, model), te)   # as `ttt_then_cli`, without training again for each row
     return {'base':lambda te: look(d.model, as_dl(te))[0], 'base + views':lambda te: look(Views(d.model,**views), as_dl(te))[0],
         'BN':lambda te: bn_adapt(d.model, te, seed=d.seed), 'BN + views':lambda te: ShiftedLook(0.,**views)(d.model, as_dl(te))[0],
         'Tent':lambda te: tent(d.model, te, seed=d.seed), 'CLI, paper':cli('paper',eps=.6), 'CLI, default':default,
         'BN + CLI, paper':cli('paper',eps=.6,shift='bn'), 'BN + CLI, default':adapted, 'Tent + CLI, paper':cli('paper',eps=.6,shift='tent'), 'Tent + CLI, default':cli('default',shift='tent'),
-        'auto + CLI, default':auto, 'TTT':lambda te: d.ttt(te)[0],
+        'style + views':lambda te: styled(te).first, 'style + CLI, default':lambda te: styled(te).probs, 'auto + CLI, default':auto, 'TTT':lambda te: d.ttt(te)[0],
         'TTT + CLI, paper':then(cli('paper',eps=.6,cbs=[_TestStats()])), 'TTT + CLI, default':lambda te: cli('default',shift=partial(d.as_left,te))(te)}
 
 

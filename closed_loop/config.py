@@ -85,7 +85,7 @@ class CLIConfig(MachineConfig):
     most_probes:int=5000    # labelled images to judge by, at most
     generalist:object=0     # updates on all classes before anything else; auto: five passes, where that helps
     pilot:bool=False        # a short trial first, which chooses updates and training further by their expected gain
-    shift:object=None       # how to meet test images unlike the training images: bn, tent, auto, or a function
+    shift:object=None       # how to meet test images unlike the training images: bn, tent, style, auto, or a function
     prior:float=0.          # images that the network's own statistics count for, where a shift is met
 
 # %% ../nbs/01_config.ipynb #c07a0131
@@ -103,9 +103,15 @@ def limits(self:CLIConfig)->dict: # arguments of `make_plan`
     if self.steps is None: return dict(Q=self.Q, budget=self.budget//self.epochs)
     return dict(Q=min(self.Q, self.budget//(self.steps*self.bs)))
 
+@patch(as_prop=True)
+def meets_shift(self:CLIConfig)->bool:
+    "Is something done about a shift? Not as long as `auto` has not decided"
+    return self.shift not in (None,'auto')
+
+
 # %% ../nbs/01_config.ipynb #9f92fc18
 _THOROUGH = dict(planner='coverage', cover=0.95, Q=100, merge=True, loss_over='task', lr=0.05, bs=64, views=0.07,
-                 rule='validated', caution=1.1, precision='auto', steps=2000, checks=4, generalist='auto')
+                 rule='validated', caution=1.1, precision='auto', steps=2000, checks=4, generalist='auto', shift='auto')
 _DEFAULT = dict(_THOROUGH, layers=2, V=4, steps=1000)
 PRESETS = dict(default=_DEFAULT, thorough=_THOROUGH, paper={}, paper_ood=dict(eps=0.6))
 

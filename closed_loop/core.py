@@ -25,7 +25,7 @@ from .probes import FirstLook, assign_probes, both_looks, look_closer
 from .result import CLIResult
 from .run import Looks
 from .sanity import check_first_look
-from .shift import on_shifted
+from .shift import like_test, on_shifted
 from .schedule import FlipCounter, GainCounter, by_worth, ends, gather, run_plan
 from . import cluster as _cluster, report as _report # registers executor='ray'; adds `CLIResult.report`
 
@@ -46,9 +46,9 @@ def cli_predict(
     "Closed-loop inference: a first look at all of `test`, a second one at what is hard"
     how = dict(store=store, end=ends(minutes), executor=executor, address=address)
     problem,cfg = open_all(model, train, test, calib, preset, **kwargs)
-    with problem.at_work(device, cfg.precision) as dev:
+    with problem.at_work(device, cfg.precision) as dev, like_test(problem, cfg, dev) as (cfg,said):
         if cfg.pilot: cfg = spend(problem, cfg, partial(look_and_plan,problem,cfg,dev), dev, how['end'], store)
-        with trained_further(problem,cfg,dev,cbs,store,how['end']) as g, on_shifted(problem,cfg,dev) as (cfg,see,said):
+        with trained_further(problem,cfg,dev,cbs,store,how['end']) as g, on_shifted(problem,cfg,dev) as see:
             res = closed_loop(problem, cfg, dev, cbs, progress, see, **how)
     res.shift,res.further,res.price = said,g,res.price+(g.images if g else 0)
     return res
@@ -88,7 +88,7 @@ def look_and_plan(
     first,targets = first_look(problem.model, problem.test_dl, device)
     if targets is None: targets = problem.targets
     if targets is not None: targets = torch.as_tensor(as_labels(targets, 'test', problem.C))
-    check = check_first_look(problem, first, targets, device)
+    check = check_first_look(problem, first, targets, device, first_look, cfg.shift=='style')
     start,t1 = FirstLook(first, targets, None, Plan([],cfg.planner,cfg.K), {}, check),time.perf_counter()
     hard,t2 = look_closer(problem, cfg, start, device, first_look),time.perf_counter()
     T = start.probes.T if start.probes and cfg.planner=='coverage' else 1.   # the paper clusters what the model says
@@ -128,8 +128,9 @@ def cli_estimate(
 )->Estimate:
     "First look and plan, what the second look would take, and what it is expected to gain"
     problem,cfg = open_all(model, train, test, calib, preset, **kwargs)
-    with problem.at_work(device, cfg.precision) as dev, on_shifted(problem, cfg, dev) as (cfg,first_look,_):
-        start = look_and_plan(problem, cfg, dev, first_look)
+    with problem.at_work(device, cfg.precision) as dev, like_test(problem, cfg, dev) as (cfg,_), \
+         on_shifted(problem, cfg, dev) as see:
+        start = look_and_plan(problem, cfg, dev, see)
         e = estimate_run(problem, cfg, start, dev)
         if pilot: e.pilot = try_ways(problem, cfg, start, dev)
     return e

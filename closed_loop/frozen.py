@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from torch import nn, Tensor
 from torch.utils.data import TensorDataset
 from fastai.torch_core import no_random
-from fasttransform import ItemTransform
 from .auxset import AuxSet, aux_idxs
 from .config import CLIConfig
 from .keep import ActivationSet, Keepable, KeptAux, as_bytes, holding, keep_what, keep_where, mean_epochs
@@ -21,19 +20,13 @@ from .look import amp_dtype, look_in_batches
 from .plan import Plan
 
 # %% ../nbs/19_frozen.ipynb #46386d08
-class _Through(ItemTransform):
-    "Images through the trunk, at the end of a loader's batch transforms"
-    def __init__(self, trunk, device, dtype):
-        super().__init__()
-        self.trunk,self.device,self.dtype = trunk,device,dtype
-    def encodes(self, b):
-        (a,_), = look_in_batches(self.trunk, [b[:1]], self.device)
-        return (a.to(self.dtype), *b[1:])
-
 def _through(aux, trunk, device, dtype):
     "Training data whose batches leave the trunk"
+    def f(x):
+        (a,_), = look_in_batches(trunk, [(x,)], device)
+        return a.to(dtype)
     res = copy.copy(aux)
-    res.dl = then(aux.dl, _Through(trunk, device, dtype))
+    res.dl = then(aux.dl, f)
     return res
 
 def _versions(trunk, dl, V, device, dtype, where='cpu'):

@@ -21,6 +21,7 @@ from .inputs import Problem
 from .loaders import sub_dl
 from .look import look
 from .probes import look_at_probes
+from .shift import seeing
 
 # %% ../nbs/22_generalist.ipynb #43bfada3
 def train_further(
@@ -50,7 +51,7 @@ def updates(
     if not cfg.generalist: return []
     if cfg.generalist!='auto': return [cfg.generalist]
     steps = max(8, PASSES*sum(map(len,problem.aux.index))//cfg.bs)
-    return [min(TRIAL,steps//8), steps]
+    return [min(TRIAL,steps)] if cfg.shift=='style' else [min(TRIAL,steps//8), steps]   # a new look is soon learned
 
 # %% ../nbs/22_generalist.ipynb #5fa01c19
 @dataclass
@@ -85,9 +86,10 @@ class Generalist:
 # %% ../nbs/22_generalist.ipynb #7787f59b
 def _judged(problem, cfg, probes, steps, device, cbs):
     "Train further, in place; returns the share of probes that are right then, and whether they are likelier"
-    train_further(problem.model, problem.aux, steps, cfg.bs, cfg.lr, cfg.seed, device, mom=cfg.mom, wd=cfg.wd, cbs=cbs)
+    lr = cfg.lr*(.4 if cfg.shift=='style' else 1.)   # a network that does not see its images well is easily lost
+    train_further(problem.model, problem.aux, steps, cfg.bs, lr, cfg.seed, device, mom=cfg.mom, wd=cfg.wd, cbs=cbs)
     if probes is None: return float('nan'),True
-    z = look(problem.model, probes.dl, device)[0]
+    z = seeing(cfg)(problem.model, probes.dl, device)[0]
     return (z.argmax(1)==probes.targets).float().mean().item(), likelier(z, probes.first, probes.targets)
 
 def _in_time(end, t, tries):
@@ -103,13 +105,13 @@ def make_generalist(
     end:float=None, # when time is over, see `ends`; `auto` spends half of it at most
 )->Generalist: # None for `auto` where no image is hard, or no labelled image judges
     "Train further on all classes, and see whether it helps"
-    t,auto = time.perf_counter(),cfg.generalist=='auto'
+    t,auto,see = time.perf_counter(),cfg.generalist=='auto',seeing(cfg)
     n = len(problem.test_dl.dataset)
     # some are enough to know how hard they are
     some = sub_dl(problem.test_dl, np.linspace(0, n-1, min(n,cfg.most_probes)).astype(int))
-    first = look(problem.model, some, device)[0]
+    first = see(problem.model, some, device)[0]
     if auto and not len(find_hard(first, cfg.eps, cfg.quantile, cfg.criterion)): return None   # nothing to mend
-    probes = look_at_probes(problem, cfg, first, device)
+    probes = look_at_probes(problem, cfg, first, device, see)
     if probes is not None and not len(probes.targets): probes = None
     if auto and probes is None: return None
     if auto and end is not None and time.perf_counter()>end: return Generalist(0, *[float('nan')]*2, 0, 0., 0, False)
@@ -118,7 +120,7 @@ def make_generalist(
             after,better = _judged(problem, cfg, probes, n, device, cbs)
             state = {k:v.detach().cpu().clone() for k,v in problem.model.state_dict().items()} if better else None
         if not better or i+1<len(tries) and not _in_time(end, t, tries): break
-    base = look(problem.model, problem.test_dl, device)[0].argmax(1) if better else None   # the loop has it otherwise
+    base = see(problem.model, problem.test_dl, device)[0].argmax(1) if better else None   # the loop has it otherwise
     right = float('nan') if probes is None else (probes.first.argmax(1)==probes.targets).float().mean().item()
     return Generalist(n, right, after, 0 if probes is None else len(probes.targets), time.perf_counter()-t,
                       sum(tries[:i+1])*cfg.bs, better, base, state)
@@ -160,7 +162,7 @@ def _kept(problem, cfg, device, cbs, end, store):
         if (g:=make_generalist(problem,cfg,device,cbs,end)) is None: return None
         meta = {k:v for k,v in vars(g).items() if k not in ('base','state')}
         return {**({'base':g.base} if g.kept else {}), **{f'model.{k}':v for k,v in (g.state or {}).items()}},meta
-    with TaskStore(Path(store)/'generalist', make_manifest(problem,cfg,device,cbs,look)) as kept:
+    with TaskStore(Path(store)/'generalist', make_manifest(problem,cfg,device,cbs,seeing(cfg))) as kept:
         if (got:=kept.once('generalist', compute)) is None: return None
     tensors,meta = got
     state = {k[6:]:v for k,v in tensors.items() if k!='base'}

@@ -204,13 +204,24 @@ def sub_dl(
     if seed is not None: res.rng = random.Random(seed)
     return res
 
+
+# %% ../nbs/10_loaders.ipynb #then0001
+class _Then(ItemTransform):
+    "A function of images at the end of a loader's batch transforms"
+    order = 1000   # fastai sorts transforms by it
+    def __init__(self, f):
+        super().__init__()
+        self.f = f
+    def encodes(self, b): return (self.f(torch.as_tensor(b[0]).as_subclass(torch.Tensor)), *b[1:])
+
 def then(
     dl:DataLoader, # of a whole dataset
-    f:ItemTransform, # of a batch
+    f, # a batch of images -> what takes its place
 )->DataLoader:
-    "The same loader, with one thing more done to its batches, after everything else"
-    own,f.order = dl.after_batch,1000   # fastai sorts transforms by their order
+    "The same loader, with one thing more done to its images, after everything else"
+    own,f = dl.after_batch,_Then(f)
     return dl.new(after_batch=Pipeline([*own.fs,f]) if isinstance(own,Pipeline) else lambda b: f.encodes(own(b)))
+
 
 # %% ../nbs/10_loaders.ipynb #f3356c2f
 def _test_tfms(ds, tfm):

@@ -205,7 +205,7 @@ def try_ways(
     share:float=.12, # of the tasks to try; each is tried with two parts of its updates
 )->Pilot: # None without labelled images, without a task, and where a shift is met
     "A pilot: views, training further, and a few tasks at two budgets"
-    if cfg.shift is not None: return None   # what views and training bring is judged by looks without its statistics
+    if cfg.meets_shift: return None   # what views and training bring is judged by looks without its statistics
     if start.probes is None or not any(t.probes for t in start.plan): return None
     t,views = time.perf_counter(),bool(cfg.views or cfg.flip)
     by = sorted(start.plan, key=lambda t: -min(len(t.probes),len(t.members)))

@@ -9,11 +9,11 @@ __all__ = ['distort', 'distorted', 'as_unsure', 'Probes', 'look_at_probes', 'pro
 # %% ../nbs/17_probes.ipynb #3a8f0f82
 import math, numpy as np, torch, torch.nn.functional as F, warnings
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from torch import Tensor
-from fasttransform import ItemTransform
 from .confidence import confidence, find_hard, fit_temperature
 from .config import CLIConfig
+from .data.style import image_seeds
 from .decide import LEAST, fit_conditional, likelier
 from .inputs import Problem
 from .loaders import as_labels, sub_dl, then, with_test_tfms
@@ -34,27 +34,19 @@ def distort(
 )->Tensor: # like `x`
     "Images turned, scaled and shifted, each as its own pixels say; what is not an image gets noise"
     if not strength: return x
-    bits = x.detach().float().cpu().contiguous().view(len(x),-1).view(torch.int32).long().sum(1)   # exact in any order
-    gs = [torch.Generator().manual_seed(int(b)&0x7fffffff) for b in bits]
+    gs = [torch.Generator().manual_seed(o) for o in image_seeds(x)]
     if x.dim()!=4: return x+strength*.5*torch.stack([torch.randn(x.shape[1:],generator=g) for g in gs]).to(x)
     u = torch.stack([torch.rand(5,generator=g)*2-1 for g in gs]).to(x)
     grid = F.affine_grid(_affine(u,strength), x.shape, align_corners=False)
     return F.grid_sample(x, grid, padding_mode='border', align_corners=False)
 
 # %% ../nbs/17_probes.ipynb #24121509
-class _Distort(ItemTransform):
-    "`distort` at the end of a fastai loader's batch transforms"
-    def __init__(self, strength):
-        super().__init__()
-        self.strength = strength
-    def encodes(self, b): return (distort(torch.as_tensor(b[0]).as_subclass(Tensor),self.strength), *b[1:])
-
 def distorted(
     dl, # loader of a whole dataset
     strength:float, # see `distort`
 ): # the same loader over distorted images
     "A loader whose images are distorted"
-    return then(dl, _Distort(strength)) if strength else dl
+    return then(dl, partial(distort,strength=strength)) if strength else dl
 
 def as_unsure(
     look_at, # strength -> logits of some labelled images
@@ -148,7 +140,7 @@ def _probe_dl(problem, cfg, strength):
     else:
         dl = with_test_tfms(problem.aux.dl, problem.test_dl)
         held = problem.aux.hold_out(cfg.holdout, cfg.seed, cfg.most_probes)
-    if problem.calib_dl is not None and cfg.shift is None or not len(held): strength = 0.   # as hard as they should be
+    if problem.calib_dl is not None and not cfg.meets_shift or not len(held): strength = 0.   # as hard as they should be
     elif callable(strength): strength = strength(dl,held)
     return sub_dl(distorted(dl,strength), held),strength
 

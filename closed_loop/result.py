@@ -248,7 +248,7 @@ def __repr__(self:CLIResult):
     "What was looked at again, in what time, and what came of it"
     s = f'{len(self.hard):,} of {len(self):,} images looked at again in {len(self.plan)} tasks'
     s += f"{'' if self.first_tta is None else ', all of them over several views'}, {self.seconds:.1f} s"
-    s += ''.join(f'; {o}' for o in (_kept(len(self.diverged),len(self.unfinished)), self.shift, self.further) if o)
+    s += ''.join(f'; {o}' for o in (_kept(len(self.diverged),len(self.unfinished)), self.cfg.meets_shift and self.shift, self.further) if o)
     if self.targets is None: return s
     if self.further and self.further.kept: s += f", {100*self.parts()['training further']:+.2f} points"
     return f'{self.flips()}; {s}'

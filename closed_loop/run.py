@@ -207,7 +207,7 @@ def _labels(dl):
 def _predictor(cut, cfg, device, each, dl):
     "How to answer the images of a loader: under shift, with their statistics in trunk and head"
     trunk,sample = cut.trunk,None
-    if cfg.shift is not None and dl is not None:
+    if cfg.meets_shift and dl is not None:
         sample = sample_of(dl)
         if trunk is not None:
             trunk = copy.deepcopy(trunk)   # training images go through it with their own

@@ -41,10 +41,11 @@ class FirstLookCheck:
     train:float=None # accuracy on a few training images, seen as test images are
     n_train:int=0    # how many
     notes:list=field(default_factory=list) # sentences about what may be wrong
+    styled:bool=False # were training images made to look like the test images?
 
     def __str__(self):
         parts = [] if self.test is None else [f'{self.test:.1%} of the test images']
-        if self.train is not None: parts.append(f'{self.train:.1%} of {self.n_train} training images')
+        if self.train is not None: parts.append(f"{self.train:.1%} of {self.n_train} training images{' that look like them'*self.styled}")
         said = f"the first look is right on {' and '.join(parts) or 'nobody knows how many images'}"
         return '; '.join([said, *self.notes])
 
@@ -65,6 +66,8 @@ def judge(
     acc = c.test if c.test is not None else c.train
     if acc is None: return []
     if acc<1.5/c.C: return [f"that is no better than guessing among {c.C} classes: {_CHECK}"]
+    if c.styled: return [f"the test images are unlike the training images, which were made to look like them: {_CHECK}, "
+                         "if you did not expect that"]
     if c.train is not None and c.train<.6:
         return [f"a trained network is right about most of its training images: {_CHECK}; "
                 "or train it further first, which may gain more than a second look"]
@@ -79,15 +82,17 @@ def check_first_look(
     first:Tensor, # (N, C) first-look logits
     targets:Tensor=None, # (N,) true classes, where known
     device='cpu', # where the model is
+    first_look=look, # (model, loader, device) -> logits, labels
+    styled:bool=False, # do training images look like the test images, see `like_test`?
     most:int=256, # training images to look at, fewer for a small test set
 )->FirstLookCheck:
     "Judge the first look by labelled images, and warn of what seems wrong"
     idxs = np.concatenate(problem.aux.index)   # by class, so that some of it are of many classes
     n = min(len(idxs), most, max(64,len(first)//200))
     dl = sub_dl(with_test_tfms(problem.aux.dl,problem.test_dl), idxs[np.linspace(0,len(idxs)-1,n).astype(int)])
-    z,y = look(problem.model, dl, device)
+    z,y = (first_look if styled else look)(problem.model, dl, device)
     a = z.argmax(1)
-    c = FirstLookCheck(problem.C, train=(a==y).float().mean().item(), n_train=n)
+    c = FirstLookCheck(problem.C, train=(a==y).float().mean().item(), n_train=n, styled=styled)
     order = {}
     if targets is not None:
         said = first.argmax(1)

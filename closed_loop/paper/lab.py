@@ -76,7 +76,7 @@ def seen(self:Lab,
     cfg:CLIConfig, # settings
 )->dict: # None where the network adapts to the test images
     "What a network says of held-out images, which is the same whatever the test images are"
-    if cfg.shift is not None: return None
+    if cfg.meets_shift: return None
     key = (weights_id(self.model(net)),cfg.holdout,cfg.most_probes,cfg.seed,cfg.precision)
     if self._seen[0]!=key: self._seen = (key,{})
     return self._seen[1]
