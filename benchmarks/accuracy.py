@@ -29,7 +29,8 @@ from closed_loop.look import Views, look
 from closed_loop.paper.baselines import knn_rerank, pft, snapshots, tta
 from closed_loop.paper.networks import load_model
 from closed_loop.plan import true_coverage
-from closed_loop.result import flips, load_result
+from closed_loop.fates import flips
+from closed_loop.result import load_result
 from closed_loop.frozen import cut_problem
 from common import CropFlip, SmallResNet, folder_key, folder_pixels, write
 

@@ -13,7 +13,7 @@ from accuracy import parser
 from closed_loop.commands import said
 from closed_loop.core import cli_predict
 from closed_loop.decide import favour, fit_conditional
-from closed_loop.result import flips
+from closed_loop.fates import flips
 from common import write
 from recipe import crossed, problem
 

@@ -6,7 +6,7 @@ import pandas as pd
 
 from accuracy import folder_problem, glyph_problem, looks, parser
 from closed_loop.core import cli_estimate
-from closed_loop.result import flips
+from closed_loop.fates import flips
 from common import write
 
 PROBLEMS = {'glyphs, narrow, 1':dict(base='narrow', seed=1), 'glyphs, narrow, 2':dict(base='narrow', seed=2), 'glyphs, narrow, 3':dict(base='narrow', seed=3), 'glyphs, underfit':dict(base='underfit', Q=12),
@@ -24,7 +24,7 @@ def one(name, data=None, seed=1, few=False, **how):
 
     def realised(way):
         r = whole if way in (own,'several views') and not (kept and way=='several views') else run(**e.settings[way])
-        base = r.further.base if r.further is not None and r.further.kept else r.first.argmax(1)
+        base = r.first.argmax(1) if r.came is None else r.came
         return flips(base, r.base_probs.argmax(1) if way=='several views' else r.preds, r.targets)
     ways = [w for w in e.table.index if w!='nothing' and (kept or ', then ' not in w) and (not few or w in (own,'several views',e.best))]
     got = {w:realised(w) for w in ways}; top = max(100*f.gain for f in got.values())

@@ -50,6 +50,7 @@ def cli_predict(
         if cfg.pilot: cfg = spend(problem, cfg, partial(look_and_plan,problem,cfg,dev), dev, how['end'], store)
         with trained_further(problem,cfg,dev,cbs,store,how['end']) as g, on_shifted(problem,cfg,dev) as see:
             res = closed_loop(problem, cfg, dev, cbs, progress, see, **how)
+        if cfg.meets_shift or g and g.kept: res.came = look(problem.model, problem.test_dl, dev)[0].argmax(1)
     res.shift,res.further,res.price = said,g,res.price+(g.images if g else 0)
     return res
 
@@ -64,8 +65,7 @@ def closed_loop(
 )->CLIResult:
     "The loop itself, once everything is open and checked"
     def compute(): return look_and_plan(problem, cfg, device, first_look)
-    files = nullcontext() if store is None else TaskStore(store, make_manifest(problem,cfg,device,cbs,first_look))
-    with files as kept:
+    with nullcontext() if store is None else TaskStore(store, make_manifest(problem,cfg,device,cbs,first_look)) as kept:
         start = compute() if kept is None else kept.start(compute, problem, cfg)
         t,plan = time.perf_counter(),start.plan
         looks = second_look(problem, start, cfg, device, cbs, progress, kept, **how)

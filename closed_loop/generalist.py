@@ -10,7 +10,6 @@ import math, numpy as np, time, torch
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from torch import Tensor
 from .adapt import adapt, adapt_learner, rollback
 from .auxset import AuxSet
 from .checkpoint import TaskStore, make_manifest
@@ -64,7 +63,6 @@ class Generalist:
     seconds:float    # that it took
     images:int       # training images passed
     kept:bool        # or did the network stay as it was?
-    base:Tensor=None # (N,) answers of the network as it came, if another took its place
     state:dict=None  # weights and buffers, if they were kept
 
     def __str__(self):
@@ -76,12 +74,12 @@ class Generalist:
 
     def to_json(self):
         "Everything but the weights"
-        return {k:v.tolist() if torch.is_tensor(v) else v for k,v in vars(self).items() if k!='state'}
+        return {k:v for k,v in vars(self).items() if k!='state'}
 
     @classmethod
     def from_json(cls, d):
         "What `to_json` made"
-        return cls(**{**d, 'base':None if d['base'] is None else torch.tensor(d['base'])})
+        return cls(**d)
 
 # %% ../nbs/22_generalist.ipynb #7787f59b
 def _judged(problem, cfg, probes, steps, device, cbs):
@@ -120,10 +118,9 @@ def make_generalist(
             after,better = _judged(problem, cfg, probes, n, device, cbs)
             state = {k:v.detach().cpu().clone() for k,v in problem.model.state_dict().items()} if better else None
         if not better or i+1<len(tries) and not _in_time(end, t, tries): break
-    base = see(problem.model, problem.test_dl, device)[0].argmax(1) if better else None   # the loop has it otherwise
     right = float('nan') if probes is None else (probes.first.argmax(1)==probes.targets).float().mean().item()
     return Generalist(n, right, after, 0 if probes is None else len(probes.targets), time.perf_counter()-t,
-                      sum(tries[:i+1])*cfg.bs, better, base, state)
+                      sum(tries[:i+1])*cfg.bs, better, state)
 
 # %% ../nbs/22_generalist.ipynb #11762d8a
 @contextmanager
@@ -160,10 +157,8 @@ def _kept(problem, cfg, device, cbs, end, store):
     "From the store, or into it"
     def compute():
         if (g:=make_generalist(problem,cfg,device,cbs,end)) is None: return None
-        meta = {k:v for k,v in vars(g).items() if k not in ('base','state')}
-        return {**({'base':g.base} if g.kept else {}), **{f'model.{k}':v for k,v in (g.state or {}).items()}},meta
+        return {f'model.{k}':v for k,v in (g.state or {}).items()},g.to_json()
     with TaskStore(Path(store)/'generalist', make_manifest(problem,cfg,device,cbs,seeing(cfg))) as kept:
         if (got:=kept.once('generalist', compute)) is None: return None
     tensors,meta = got
-    state = {k[6:]:v for k,v in tensors.items() if k!='base'}
-    return Generalist(**meta, base=tensors.get('base'), state=state or None)
+    return Generalist(**meta, state={k[6:]:v for k,v in tensors.items() if k.startswith('model.')} or None)

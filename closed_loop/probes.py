@@ -140,7 +140,8 @@ def _probe_dl(problem, cfg, strength):
     else:
         dl = with_test_tfms(problem.aux.dl, problem.test_dl)
         held = problem.aux.hold_out(cfg.holdout, cfg.seed, cfg.most_probes)
-    if problem.calib_dl is not None and not cfg.meets_shift or not len(held): strength = 0.   # as hard as they should be
+    own = problem.calib_dl is not None and not cfg.meets_shift   # as hard as they should be
+    if own or not len(held): strength = 0.
     elif callable(strength): strength = strength(dl,held)
     return sub_dl(distorted(dl,strength), held),strength
 

@@ -45,7 +45,8 @@ class FirstLookCheck:
 
     def __str__(self):
         parts = [] if self.test is None else [f'{self.test:.1%} of the test images']
-        if self.train is not None: parts.append(f"{self.train:.1%} of {self.n_train} training images{' that look like them'*self.styled}")
+        like = ' that look like them' if self.styled else ''
+        if self.train is not None: parts.append(f'{self.train:.1%} of {self.n_train} training images{like}')
         said = f"the first look is right on {' and '.join(parts) or 'nobody knows how many images'}"
         return '; '.join([said, *self.notes])
 
@@ -66,8 +67,9 @@ def judge(
     acc = c.test if c.test is not None else c.train
     if acc is None: return []
     if acc<1.5/c.C: return [f"that is no better than guessing among {c.C} classes: {_CHECK}"]
-    if c.styled: return [f"the test images are unlike the training images, which were made to look like them: {_CHECK}, "
-                         "if you did not expect that"]
+    if c.styled:
+        return [f"the test images are unlike the training images, which were made to look like them: {_CHECK}, "
+                "if you did not expect that"]
     if c.train is not None and c.train<.6:
         return [f"a trained network is right about most of its training images: {_CHECK}; "
                 "or train it further first, which may gain more than a second look"]

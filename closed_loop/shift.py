@@ -177,7 +177,7 @@ def stats_distance(
 def notice_shift(
     problem:Problem, # its model is on `device`
     device='cpu', # where the model is
-    times:float=2.5, # farther than training images by this factor is a shift
+    times:float=3., # farther than training images by this factor is a shift
     seed:int=0, # of the training images to compare with
     draws:int=3, # sets of them; the farthest counts
     least:int=16, # test images

@@ -11,7 +11,8 @@ from torchvision import models
 
 from closed_loop.core import cli_predict
 from closed_loop.layers import deep_groups, layer_groups
-from closed_loop.result import flips, load_result
+from closed_loop.fates import flips
+from closed_loop.result import load_result
 
 ROOT = Path(__file__).resolve().parent.parent
 QUICK = dict(preset='paper', quantile=.2, K=3, Q=2, epochs=1, bs=16, progress=False, device='cpu')

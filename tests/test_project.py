@@ -14,7 +14,7 @@ MODULES = sorted(p for p in LIB.rglob('*.py') if not p.name.startswith('_'))
 MAX_LINES, MAX_WIDTH, MAX_MODULE, MAX_PUBLIC = 40, 120, 300, 14
 # Data flows down this list: a module imports only from rooms above it, or from neighbours in its folder.
 ROOMS = """config look workers confidence plan layers outputs supcon adapt loaders auxset keep data decide inputs sanity
-shift probes safely frozen run checkpoint generalist schedule cluster result report explore estimate pilot terminal core paper commands""".split()
+shift probes safely frozen run checkpoint generalist schedule cluster fates result report explore estimate pilot terminal core paper commands""".split()
 
 
 def settings():

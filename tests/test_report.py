@@ -9,7 +9,8 @@ from browser import CHROMIUM, browser
 import closed_loop.report  # noqa: F401
 from closed_loop.config import CLIConfig
 from closed_loop.plan import Plan, Task
-from closed_loop.result import CLIResult, fates
+from closed_loop.fates import fates
+from closed_loop.result import CLIResult
 
 NAMES = ['煎锅', 'سلطعون', '🦀', '<script>alert(1)</script>', '"onerror="alert(2)', "it's $x_2$", 'x'*70, 'b\udcff', 'line\nbreak',
          'Dungeness crab, Cancer magister', '&amp;', '', ('a', 'tuple'), b'bytes', 7, '<img src=x onerror=alert(3)>']

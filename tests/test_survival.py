@@ -17,7 +17,8 @@ from closed_loop.data.glyphs import glyph_classes, glyph_net, glyphs
 from closed_loop.decide import decide
 from closed_loop.inputs import open_problem
 from closed_loop.plan import Task, make_plan
-from closed_loop.result import fates, flips, load_result
+from closed_loop.fates import fates, flips
+from closed_loop.result import load_result
 from closed_loop.run import Looks
 
 # ---- what runs in the process that forks

@@ -85,5 +85,7 @@ def fit_style(
     C,H,W = own.size
     white = torch.fft.rfft2(torch.randn(fields,C,H,W,generator=torch.Generator().manual_seed(seed))).to(missing.device)
     def flat(v): return v[:,None,None]
-    return Style(keep, torch.fft.irfft2(white*(missing/(H*W)).sqrt(), s=(H,W)), flat(own.mean), flat(like.mean),
-                 flat((like.sd/own.sd.clamp_min(1e-12)).clamp_max(1.)), flat(like.lo.minimum(own.lo)), flat(like.hi.maximum(own.hi)))
+    noise = torch.fft.irfft2(white*(missing/(H*W)).sqrt(), s=(H,W))
+    spread = (like.sd/own.sd.clamp_min(1e-12)).clamp_max(1.)
+    lo,hi = like.lo.minimum(own.lo),like.hi.maximum(own.hi)
+    return Style(keep, noise, *map(flat, (own.mean,like.mean,spread,lo,hi)))

@@ -15,7 +15,8 @@ from ..config import CHOICES, choose, register
 from ..confidence import CRITERIA, f1t5_curve
 from ..layers import deep_groups
 from ..loaders import targets_of
-from ..result import CLIResult, fates
+from ..fates import fates
+from ..result import CLIResult
 from .networks import count, find_network
 from .numbers import paper_table
 from .baselines import pft

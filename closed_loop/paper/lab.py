@@ -141,7 +141,7 @@ def cli_row(
     res:CLIResult, # of labelled images
 )->dict:
     "What tables say of closed-loop inference"
-    f = res.flips()
+    f = res.flips(first=res.came)   # from the network as it came
     return dict(
         original=100*f.before, cli=100*f.after, gain=100*f.gain, f2t=f.F2T, t2f=f.T2F, hard=len(res.hard), N=len(res),
         tasks=len(res.plan), price=res.price, tpi_s=res.seconds/len(res),

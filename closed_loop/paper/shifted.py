@@ -107,7 +107,7 @@ def branch(self:Lab,
 # %% ../../nbs/paper/09_shifted.ipynb #84111ee6
 def _two_rows(first, final, res):
     "Accuracy of the first look, and of the answers in the end"
-    f = res.flips()
+    f = res.flips(first=res.came)   # from the network as it came
     return [dict(method=first, acc=100*f.before), dict(method=final, acc=100*f.after, f2t=f.F2T, t2f=f.T2F)]
 
 def _ood(lab):
