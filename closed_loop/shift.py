@@ -15,7 +15,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from fastai.torch_core import no_random
 from .adapt import rollback
 from .config import CLIConfig, choose, register
-from .data.style import fit_style, image_moments
+from .data.style import fit_style, image_moments, look_distance
 from .inputs import Problem
 from .loaders import sub_dl, then, with_test_tfms
 from .look import Views, eval_mode, look, main_logits, split_batch
@@ -174,30 +174,41 @@ def stats_distance(
     return float(torch.stack([d(m,a,v) for m,(a,v) in zip(norms(model),stats)]).mean())
 
 # %% ../nbs/16_shift.ipynb #noticed2
-def notice_shift(
-    problem:Problem, # its model is on `device`
-    device='cpu', # where the model is
-    times:float=3., # farther than training images by this factor is a shift
-    seed:int=0, # of the training images to compare with
-    draws:int=3, # sets of them; the farthest counts
-    least:int=16, # test images
-)->tuple: # is it one? and a sentence
-    "Are the test images like training images of the same classes, as far as BatchNorm can tell?"
-    if not norms(problem.model): return False,'the network has no BatchNorm layer, so a shift cannot be noticed'
-    test = sample_of(problem.test_dl)
-    if test.n<least: return False,f'{test.n} test images are too few to notice a shift'
-    plain,rng = with_test_tfms(problem.aux.dl,problem.test_dl),np.random.default_rng(seed)
-    known = [c for c,ix in enumerate(problem.aux.index) if len(ix)]
-    p = look(problem.model, test, device)[0].softmax(1)[:,known].double().numpy()+1e-9
-    def like(): return [rng.choice(problem.aux.index[known[i]]) for i in _draw(p,rng)]
-    def far(dl): return stats_distance(problem.model, image_stats(problem.model, dl, device))
-    ratio = far(test)/max(1e-12, *(far(sub_dl(plain,like(),even=True)) for _ in range(draws)))
-    said = f"{ratio:.1f} times as far from the training statistics as training images of such classes are"
-    return ratio>times,f"the test images are {'' if ratio>times else 'not '}shifted: {said}"
+def _distances(model, dl, ref, device):
+    "How far images are from the training images, by BatchNorm and by pixels, as far as both can be told"
+    b,res = list(dl),{}
+    if norms(model): res['statistics'] = stats_distance(model, image_stats(model, b, device))
+    same = ref and ref.size==tuple(split_batch(b[0])[0].shape[1:])
+    if same: res['pixels'] = look_distance(image_moments(b,device), ref)
+    return res
 
 def _draw(p, rng):
     "A class for each row of probabilities"
     return (p.cumsum(1)<rng.random((len(p),1))*p.sum(1,keepdims=True)).sum(1)
+
+
+# %% ../nbs/16_shift.ipynb #noticed8
+def notice_shift(
+    problem:Problem, # its model is on `device`
+    device='cpu', # where the model is
+    statistics:float=2., pixels:float=4., # farther than training images by these factors is a shift
+    seed:int=0, # of the training images to compare with
+    draws:int=3, # sets of them; the farthest counts
+)->tuple: # is it one? and a sentence
+    "Are the test images like training images of the same classes?"
+    test,rng = sample_of(problem.test_dl),np.random.default_rng(seed)
+    if test.n<16: return False,f'{test.n} test images are too few to notice a shift'
+    plain = with_test_tfms(problem.aux.dl, problem.test_dl)
+    ref = image_moments(sample_of(plain),device) if problem.sample().dim()==4 else None
+    known = [c for c,ix in enumerate(problem.aux.index) if len(ix)]
+    p = look(problem.model, test, device)[0].softmax(1)[:,known].double().numpy()+1e-9
+    def like(): return sub_dl(plain, [rng.choice(problem.aux.index[known[i]]) for i in _draw(p,rng)], even=True)
+    far,*near = (_distances(problem.model, o, ref, device) for o in (test,*(like() for _ in range(draws))))
+    if not far: return False,'nothing tells of a shift: no BatchNorm layer, and images of several sizes, or no images'
+    ratio = {k:v/max(1e-12,*(o[k] for o in near)) for k,v in far.items()}
+    is_one = all(v>dict(statistics=statistics,pixels=pixels)[k] for k,v in ratio.items())
+    said = ' and '.join(f'{k} {v:.1f} times' for k,v in ratio.items())
+    return is_one,f"the test images are {'' if is_one else 'not '}shifted: {said} as far as those of training images"
 
 
 # %% ../nbs/16_shift.ipynb #noticed5
