@@ -47,11 +47,11 @@ def eval_mode(
     model:nn.Module, # in any mode
 ):
     "Evaluation mode for a while; afterwards every module is in the mode it was in"
-    on = [m for m in model.modules() if m.training]
-    if on: model.eval()
+    modes = [(m,m.training) for m in model.modules()]
+    if any(on for _,on in modes): model.eval()
     try: yield model
     finally:
-        for m in on: m.training = True
+        for m,on in modes: m.training = on   # whatever was done to them meanwhile
 
 # %% ../nbs/02_look.ipynb #bb36bbe2
 def split_batch(
