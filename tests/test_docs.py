@@ -170,7 +170,7 @@ def test_code_is_shown_once(nbs):
         md, code = ''.join(shown(cells[at[nm]], 'text/markdown')), cells[at[nm]+1].source
         assert md.startswith(f'### {nm}\n') and '```' not in md and f'def {nm}(' in code, nm
     assert 'def finite_or_first' not in cells[at['decide']+1].source
-    rest = [md for c in nbs['25_result.ipynb'].cells if 'show_doc(' in c.source for md in shown(c, 'text/markdown')]
+    rest = [md for c in nbs['26_result.ipynb'].cells if 'show_doc(' in c.source for md in shown(c, 'text/markdown')]
     assert rest and all('```python' in md for md in rest) # lines that are not shown have a signature
 
 

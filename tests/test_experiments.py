@@ -198,7 +198,7 @@ def test_held_out_images_are_looked_at_once_for_all_conditions(tmp_path, monkeyp
     looked, batches = [], m.look_in_batches
     monkeypatch.setattr(m, 'look_in_batches', lambda model, dl, device='cpu': looked.append(getattr(dl, 'n', 0)) or batches(model, dl, device))
     kw = dict(severities=[1], methods=['cli'])
-    def run(n, *corruptions): return run_experiment('imagenet_c', Lab(glyph_bench(n_test=160), tmp_path/str(n), 'default', device='cpu', eps=.3, Q=1), corruptions=corruptions, **kw)
+    def run(n, *corruptions): return run_experiment('imagenet_c', Lab(glyph_bench(n_test=160), tmp_path/str(n), 'default', device='cpu', eps=.3, Q=1, shift=None), corruptions=corruptions, **kw)
     both = run(0, 'contrast', 'fog')
     tests = looked.count(160)
     n, looked[:] = len(looked), []
