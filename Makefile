@@ -16,7 +16,7 @@ demo: install ## run the whole loop on built-in data; report in reports/demo
 
 test: install ## notebooks, pytest, and a check that generated files are in step
 	MPLBACKEND=agg $(BIN)/python tools/test_nbs.py
-	MPLBACKEND=agg $(BIN)/pytest -q tests
+	MPLBACKEND=agg $(BIN)/pytest -q -n 2 --dist loadfile tests
 	$(BIN)/python tools/in_step.py
 	@echo "make test: notebooks, pytest and generated files all pass."
 

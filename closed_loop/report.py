@@ -16,7 +16,7 @@ from torch import Tensor
 from fastcore.basics import patch
 from . import __version__
 from .confidence import confidence
-from .fates import fates, verdict
+from .fates import fates
 from .result import CLIResult
 
 # %% ../nbs/27_report.ipynb #ce83a908

@@ -6,7 +6,7 @@
 __all__ = ['CLIResult', 'load_result']
 
 # %% ../nbs/26_result.ipynb #811f83f1
-import csv, json, numpy as np, pandas as pd, torch
+import csv, json, pandas as pd, torch
 from dataclasses import dataclass, field, fields, asdict, replace
 from pathlib import Path
 from safetensors.torch import load_file, save
