@@ -65,7 +65,7 @@ def updates(d):
         p = open_problem(d.model, d.train, te); own = image_moments(sample_of(with_test_tfms(p.aux.dl,p.test_dl)))
         p.aux.dl = then(p.aux.dl, fit_style(own, image_moments(sample_of(p.test_dl))))
         for steps,lr in ((125,.02),(125,.05),(500,.02),(500,.05),(2000,.02)):
-            model,t = copy.deepcopy(d.model),time.perf_counter(); train_further(model, p.aux, steps, 64, lr)
+            model,t = copy.deepcopy(d.model),time.perf_counter(); train_further(model, p.aux, steps, 64, lr, average=False)
             yield dict(corruption=c, severity=severity, steps=steps, lr=lr, acc=right(model.eval(),te), seconds=time.perf_counter()-t)
 
 

@@ -97,7 +97,7 @@ def measure_speed(
 # %% ../nbs/29_estimate.ipynb #15e00001
 def _further(problem, cfg, device, few=4):
     "Seconds of training further on all classes"
-    if not (steps:=sum(updates(problem,cfg))): return 0.
+    if not (steps:=updates(problem,cfg)): return 0.
     how = dict(bs=cfg.bs, lr=cfg.lr, seed=cfg.seed, device=device, mom=cfg.mom, wd=cfg.wd)
     def train(): train_further(problem.model, problem.aux, few, **how)
     with rollback(problem.model):

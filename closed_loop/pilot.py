@@ -14,11 +14,10 @@ from fastcore.basics import patch
 from .adapt import rollback
 from .checkpoint import TaskStore, make_manifest
 from .config import CLIConfig
-from .generalist import TRIAL, train_further, updates
+from .generalist import ahead, doublings, expected_end, learn_further, no_use, score_of, updates
 from .inputs import Problem
 from .keep import mean_epochs
-from .decide import favour, likelier
-from .look import look
+from .decide import favour
 from .plan import Plan, Task
 from .probes import FirstLook, both_looks
 from .result import CLIResult
@@ -67,27 +66,20 @@ def _views_row(cfg, start):
     g,e = gain_of(d, expected_changes(first,p), expected_changes(start.first.argmax(1),q))
     return _row('several views', g, e, (d<0).float().mean().item(), seconds)
 
-def _ahead(a, b, between, ahead):
-    "What more updates add: each doubling is expected to add three quarters of what the last one did"
-    return 3*max(0.,b-a)/np.log2(between)*(1-.75**np.log2(ahead)) if between>1 and ahead>1 else 0.
-
-def _further_row(problem, cfg, start, device, part=8):
-    "Training further on all classes: a short trial, and a longer one where it helps; a run turns down what does not"
-    steps,pr,gains = updates(problem, replace(cfg,generalist=cfg.generalist or 'auto')),start.probes,[]
-    few = max(1, min(TRIAL,steps[-1]//part))
-    for n,lr in ((max(1,few//4),cfg.lr/4),(few,cfg.lr)):   # a large rate needs its time to fall
-        t = time.perf_counter()
-        with rollback(problem.model):
-            train_further(problem.model, problem.aux, n, cfg.bs, lr, cfg.seed, device, mom=cfg.mom, wd=cfg.wd)
-            each,z = (time.perf_counter()-t)/n,look(problem.model, pr.dl, device)[0]
-        if not likelier(z, pr.first, pr.targets):
-            return _row('training further', 0., 0., 0., steps[0]*each, steps[0]*cfg.bs)
-        d = changes(pr.first.argmax(1), z.argmax(1), pr.targets)
-        gains.append(gain_of(d))
-    (a,_),(b,err) = gains
-    extra = _ahead(a, b, few/max(1,few//4), steps[-1]/few)
-    return _row('training further', b+extra, (err**2+extra**2)**.5, (d<0).float().mean().item(), sum(steps)*each,
-                sum(steps)*cfg.bs)
+def _further_row(problem, cfg, start, device, part=16):
+    "Training further on all classes: the beginning of its learning curve, and where that leads"
+    cfg,pr,t = replace(cfg, generalist=cfg.generalist or 'auto'),start.probes,time.perf_counter()
+    steps,base = updates(problem, cfg),score_of(pr.first, pr.targets)
+    few = max(min(4,steps), steps//part)
+    with rollback(problem.model):
+        curve,said = learn_further(problem, cfg, pr, few, device, None, doublings(few), no_use(base,steps))
+    each,lead = (time.perf_counter()-t)/curve[-1][0],expected_end(curve, steps) if len(curve)>1 else curve[-1][1]
+    if lead<=base: return _row('training further', 0., 0., 0., curve[-1][0]*each, curve[-1][0]*cfg.bs)
+    d = [changes(pr.first.argmax(1), o, pr.targets) for o in said]
+    rate = np.polyfit([base,*(s for _,s in curve)], [0.,*(o.mean().item() for o in d)], 1)[0]   # answers per likelihood
+    (g,err),extra = gain_of(d[-1]),max(0.,rate)*(lead-curve[-1][1])
+    return _row('training further', max(0.,g+extra), (err**2+extra**2)**.5, (d[-1]<0).float().mean().item(), steps*each,
+                steps*cfg.bs)
 
 # %% ../nbs/30_pilot.ipynb #7479cf3f
 THOROUGH,_ALL = 'thorough second look',dict(layers='all', V=0) # with twice the updates
@@ -140,7 +132,7 @@ def _more(a, b, tried, part, way=None):
     "A larger part of the updates than was tried"
     (p,q),way = tried,way or ('second look' if part==1 else f'second look, {part:.0%} of its updates')
     if part<=q: return {**b, 'way':way}
-    extra = _ahead(a['gain'], b['gain'], q/p, part/q)
+    extra = ahead(a['gain'], b['gain'], q/p, part/q)
     def line(k): return b[k]+max(0.,b[k]-a[k])*(part-q)/(q-p)
     return {**b, 'way':way, 'gain':b['gain']+extra, 'error':(b['error']**2+extra**2)**.5,
             'seconds':line('seconds'), 'price':int(line('price'))}

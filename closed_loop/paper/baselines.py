@@ -59,7 +59,7 @@ def snapshots(
     with rollback(model):
         ps = [answer()]
         for i in range(members):
-            train_further(model, aux, max(1,price//members//bs), bs, lr, seed+i, device, **kwargs)
+            train_further(model, aux, max(1,price//members//bs), bs, lr, seed+i, device, False, **kwargs)
             ps.append(answer())
     return torch.stack(ps).mean(0)
 
