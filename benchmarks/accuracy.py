@@ -213,7 +213,7 @@ def main():
     args = parser(__doc__).parse_args()
     is_glyphs = args.data=='glyphs'
     name,rows = args.name or (f'{"worth" if args.worth else "accuracy"}_glyphs_{args.base}' if is_glyphs else 'worth_folder' if args.worth else 'accuracy_folder'),[]
-    stored = pd.read_csv(RESULTS/f'{name}.csv').to_dict('records') if args.again else []
+    f = RESULTS/f'{name}.csv'; stored = pd.read_csv(f).to_dict('records') if args.again and f.exists() else []
     for seed in range(args.first, args.first+args.seeds):
         problem = glyph_problem(args.base,seed,args) if is_glyphs else (lite0_problem if args.arch=='lite0' else folder_problem)(seed,args)
         rows = [r for r in stored if r['seed']<seed] if not rows else rows

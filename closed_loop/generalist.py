@@ -51,16 +51,16 @@ def ahead(
     return 3*max(0.,b-a)/math.log2(between)*(1-.75**math.log2(ahead)) if between>1 and ahead>1 else 0.
 
 def expected_end(
-    curve:list, # updates and score, at least two of them
+    curve:list, # updates and score, at least two of them; the last three tell
     n:int, # updates at the end
 )->float: # score
     "Where a learning curve leads"
-    (t,a),(u,b) = curve[-2:]
+    (t,a),*_,(u,b) = curve[-3:]
     return b+ahead(a, b, u/t, n/u)
 
 # %% ../nbs/22_generalist.ipynb #5fa01c18
 PASSES = 40 # over the training images at most, for generalist='auto'
-TASKS = 8 # it has as many updates as so many tasks
+TASKS = 16 # it has as many updates as so many tasks
 TRIAL = 500 # updates at most where training images were made to look like the test images
 
 def updates(
@@ -149,7 +149,7 @@ def no_use(
     "End when nothing better can be expected of the updates and the time that are left"
     t = time.perf_counter()
     def ends(best):
-        if len(best.curve)<2: return False
+        if len(best.curve)<3: return False   # two looks tell more of chance than of the network
         most,spent = n,time.perf_counter()-t
         if end is not None: most = min(n, int(best.done*(end-t)/2/max(spent,1e-9)))
         return most<=best.done or expected_end(best.curve, most)<=max(base,best.best)

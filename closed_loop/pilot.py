@@ -66,7 +66,7 @@ def _views_row(cfg, start):
     g,e = gain_of(d, expected_changes(first,p), expected_changes(start.first.argmax(1),q))
     return _row('several views', g, e, (d<0).float().mean().item(), seconds)
 
-def _further_row(problem, cfg, start, device, part=16):
+def _further_row(problem, cfg, start, device, part=32):
     "Training further on all classes: the beginning of its learning curve, and where that leads"
     cfg,pr,t = replace(cfg, generalist=cfg.generalist or 'auto'),start.probes,time.perf_counter()
     steps,base = updates(problem, cfg),score_of(pr.first, pr.targets)
@@ -137,11 +137,16 @@ def _more(a, b, tried, part, way=None):
     return {**b, 'way':way, 'gain':b['gain']+extra, 'error':(b['error']**2+extra**2)**.5,
             'seconds':line('seconds'), 'price':int(line('price'))}
 
-def _thorough(a, b, c, tried):
-    "All layers and twice the updates, from what all layers bring at the smaller part that was tried"
+def _rising(a, b, seen, tried, least=.2):
+    "The smaller trial, if each doubling has added a fifth of what tasks add to views at least: noise hides a slope"
+    added = max(0., b['gain']-seen['gain'])
+    return dict(a, gain=min(a['gain'], b['gain']-least*added*np.log2(tried[1]/tried[0])))
+
+def _thorough(a, b, c, tried, low=None):
+    "All layers and twice the updates, from what all layers bring at the smaller part that was tried; low: see `_rising`"
     times = {k:c[k]*tried[1]/tried[0] for k in ('seconds','price')}
     d = dict(b, gain=b['gain']+max(0.,c['gain']-a['gain']), error=max(b['error'],c['error']), **times)
-    return _more(dict(c, gain=d['gain']-b['gain']+a['gain']), d, tried, 2., THOROUGH)
+    return _more(dict(c, gain=d['gain']-b['gain']+(low or a)['gain']), d, tried, 2., THOROUGH)
 
 def _added(a, b):
     "The first row, with what the second one adds"
@@ -220,8 +225,9 @@ def try_ways(
     seen,tried = _views_row(cfg, start),_tried(cfg)
     def second(cfg, part): return _second_row(problem, cfg, start, seen, tasks, part, device)
     a,b = (second(cfg, part) for part in tried)
-    looks = {part:_more(a,b,tried,part) for part in sorted({tried[1],max(.5,tried[1]),1.})}
-    if cfg.layers!='all': looks[2.] = _thorough(a, b, second(replace(cfg,**_ALL),tried[0]), tried)
+    low = _rising(a, b, seen, tried)
+    looks = {part:_more(low,b,tried,part) for part in sorted({tried[1],max(.5,tried[1]),1.})}
+    if cfg.layers!='all': looks[2.] = _thorough(a, b, second(replace(cfg,**_ALL),tried[0]), tried, low)
     rows = [_row('nothing',0.,0.,0.,0.), *([seen] if views else []),
             _added(further:=_further_row(problem,cfg,start,device),seen), *looks.values(), _both(further,looks[1.])]
     none = dict(steps=0) if views else _part(cfg,tried[1])
