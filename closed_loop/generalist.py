@@ -46,17 +46,20 @@ def ahead(
     b:float, # after
     between:float, # times as many updates after as before
     ahead:float, # times as many at the end as after
+    keeps:float=.75, # share of what a doubling added that the next one adds
 )->float: # beyond `b`
-    "What more updates add: each doubling is expected to add three quarters of what the last one did"
-    return 3*max(0.,b-a)/math.log2(between)*(1-.75**math.log2(ahead)) if between>1 and ahead>1 else 0.
+    "What more updates add: each doubling is expected to add a share of what the last one did"
+    if between<=1 or ahead<=1: return 0.
+    return max(0.,b-a)/math.log2(between)*keeps/(1-keeps)*(1-keeps**math.log2(ahead))
 
 def expected_end(
     curve:list, # updates and score, at least two of them; the last three tell
     n:int, # updates at the end
+    keeps:float=.9, # see `ahead`
 )->float: # score
     "Where a learning curve leads"
     (t,a),*_,(u,b) = curve[-3:]
-    return b+ahead(a, b, u/t, n/u)
+    return b+ahead(a, b, u/t, n/u, keeps)
 
 # %% ../nbs/22_generalist.ipynb #5fa01c18
 PASSES = 40 # over the training images at most, for generalist='auto'
