@@ -83,7 +83,7 @@ class CLIConfig(MachineConfig):
     caution:float=1.        # a destroyed right answer weighs as much as this many mended ones
     holdout:float=0.1       # share of training images set aside as probes, for the validated rule
     most_probes:int=5000    # labelled images to judge by, at most
-    generalist:object=0     # updates on all classes before anything else; auto: those of 12 tasks, while that helps
+    generalist:object=0     # updates on all classes before anything else; auto: those of 24 tasks, while that helps
     pilot:bool=False        # a short trial first, which chooses updates, layers and training further by expected gain
     shift:object=None       # how to meet test images unlike the training images: bn, tent, style, auto, or a function
     prior:float=0.          # images that the network's own statistics count for, where a shift is met

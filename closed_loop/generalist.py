@@ -63,7 +63,7 @@ def expected_end(
 
 # %% ../nbs/22_generalist.ipynb #5fa01c18
 PASSES = 40 # over the training images at most, for generalist='auto'
-TASKS = 12 # it has as many updates as so many tasks at most, and no more than all tasks
+TASKS = 24 # it has as many updates as so many tasks at most, and no more than twice those of all tasks
 TRIAL = 500 # updates at most where training images were made to look like the test images
 
 def updates(
@@ -75,7 +75,7 @@ def updates(
     n = sum(map(len,problem.aux.index))
     if cfg.steps is not None: each = cfg.steps or 1000   # of one task, or of none
     else: each = cfg.epochs*cfg.proportion*n*min(1, (cfg.K or 10)/problem.C)/cfg.bs
-    steps = max(8, int(min(PASSES*n/cfg.bs, min(TASKS,cfg.Q)*each)))
+    steps = max(8, int(min(PASSES*n/cfg.bs, min(TASKS,2*cfg.Q)*each)))
     return min(TRIAL,steps) if cfg.shift=='style' else steps   # a new look is soon learned
 
 # %% ../nbs/22_generalist.ipynb #5fa01c19
