@@ -29,14 +29,14 @@ def one(name, data=None, seed=1, few=False, known={}, **how):
         f = flips(r.first.argmax(1) if r.came is None else r.came, r.base_probs.argmax(1) if way=='several views' else r.preds, r.targets)
         return 100*f.gain,100*f.T2F/f.N
     skip = ('%',THOROUGH) if kept else (', then ',)   # where training further helps, the whole second look without it is enough to compare with
-    ways = [w for w in e.table.index if w!='nothing' and not any(o in w for o in skip) and (not few or w in (own,'several views',e.best))]
+    ways = [w for w in e.table.index if w!='nothing' and not any(o in w for o in skip) and (not few or w in (own,'several views',e.best) or w in known and 'training' not in w)]
     got = {w:realised(w) for w in ways}; top = max(g for g,_ in got.values())
     def row(w, g, lost): x = e.table.loc[w]; return dict(problem=name, way=w, expected=x.gain, error=x.error, realised=g, off=(x.gain-g)/max(x.error,1e-9), expected_T2F=x.T2F, T2F=lost, seconds=x.seconds, run=w==own, advised=w==e.best, short=top-g, advice=e.advice, pilot_seconds=e.seconds, run_seconds=whole.seconds, share=e.seconds/whole.seconds)
     return [row(w,*o) for w,o in got.items()]
 
 
 def main():
-    p = parser(__doc__); p.add_argument('--only', nargs='+', default=list(PROBLEMS)); p.add_argument('--few', action='store_true', help='realise the whole second look, views and the advice only'); args = p.parse_args()
+    p = parser(__doc__); p.add_argument('--only', nargs='+', default=list(PROBLEMS)); p.add_argument('--few', action='store_true', help='realise the whole second look, views and the advice only, and what is stored'); args = p.parse_args()
     df = pd.DataFrame(dict(problem=[]))
     for name in args.only:
         if name.startswith('60') and args.data=='glyphs': continue

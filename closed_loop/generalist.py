@@ -185,7 +185,8 @@ def make_generalist(
         how = (doublings(steps),no_use(base,steps,end)) if stops else ()
         curve,said = learn_further(problem, cfg, probes, steps, device, cbs, *how)
         state = {k:v.detach().cpu().clone() for k,v in problem.model.state_dict().items()}
-    if probes is None: return Generalist(steps, *[float('nan')]*2, 0, time.perf_counter()-t, steps*cfg.bs, True, [], state)
+    if probes is None:
+        return Generalist(steps, *[float('nan')]*2, 0, time.perf_counter()-t, steps*cfg.bs, True, [], state)
     was,*right = ((o==probes.targets).float().mean().item() for o in (probes.first.argmax(1),*said))
     best,after = max(zip([s for _,s in curve],right))
     return Generalist(curve[-1][0], was, after, len(probes.targets), time.perf_counter()-t, curve[-1][0]*cfg.bs,

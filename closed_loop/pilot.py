@@ -143,7 +143,7 @@ def _rising(a, b, seen, tried, least=.2):
     return dict(a, gain=min(a['gain'], b['gain']-least*added*np.log2(tried[1]/tried[0])))
 
 def _thorough(a, b, c, tried, low=None):
-    "All layers and twice the updates, from what all layers bring at the smaller part that was tried; low: see `_rising`"
+    "All layers and twice the updates, from what all layers bring at the smaller part; `low` is from `_rising`"
     times = {k:c[k]*tried[1]/tried[0] for k in ('seconds','price')}
     d = dict(b, gain=b['gain']+max(0.,c['gain']-a['gain']), error=max(b['error'],c['error']), **times)
     return _more(dict(c, gain=d['gain']-b['gain']+(low or a)['gain']), d, tried, 2., THOROUGH)
