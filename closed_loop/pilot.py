@@ -236,6 +236,7 @@ def try_ways(
             for r,s in zip(rows,parts)}
     order = [mendable(t,start.probs) for t in by_worth(start.plan,start.probs,problem.aux.counts(cfg.proportion))]
     held = (start.probes.first.argmax(1)==start.probes.targets).float().mean().item()
+    for r in rows: r['gain'] = min(r['gain'], 100*(1-held))   # no more can be mended than is wrong
     who = 'those set aside to judge by' if problem.calib_dl is None else 'held-out ones'
     regime = f'{start.check.train:.1%} of training images and {held:.1%} of {who} are right'
     return Pilot(pd.DataFrame(rows).set_index('way'), regime, time.perf_counter()-t, ways,
