@@ -78,7 +78,9 @@ def _further_row(problem, cfg, start, device, part=32):
     d = [changes(pr.first.argmax(1), o, pr.targets) for o in said]
     rate = np.polyfit([base,*(s for _,s in curve)], [0.,*(o.mean().item() for o in d)], 1)[0]   # answers per likelihood
     (g,err),extra = gain_of(d[-1]),max(0.,rate)*(lead-curve[-1][1])
-    return _row('training further', max(0.,g+extra), (err**2+extra**2)**.5, (d[-1]<0).float().mean().item(), steps*each,
+    wrong = max(1e-9, (pr.first.argmax(1)!=pr.targets).float().mean().item())
+    gain = wrong*(1-np.exp(-max(0.,g+extra)/wrong))   # no more can be mended than is wrong
+    return _row('training further', gain, (err**2+extra**2)**.5, (d[-1]<0).float().mean().item(), steps*each,
                 steps*cfg.bs)
 
 # %% ../nbs/30_pilot.ipynb #7479cf3f
@@ -153,9 +155,10 @@ def _added(a, b):
     r = {k:a[k]+b[k] for k in ('gain','T2F','seconds','price')}
     return dict(r, way=a['way'], error=(a['error']**2+b['error']**2)**.5)
 
-def _both(a, b):
-    "One after the other"
-    return dict(_added(a,b), way=f"{a['way']}, then {b['way']}")
+def _then(a, b, wrong, way=None):
+    "One after the other: the second can mend what the first has left wrong"
+    left = max(0., 1-a['gain']/max(wrong,1e-9))
+    return dict(_added(a, dict(b, gain=b['gain']*left)), way=way or f"{a['way']}, then {b['way']}")
 
 # %% ../nbs/30_pilot.ipynb #47fdf34f
 @dataclass
@@ -228,15 +231,15 @@ def try_ways(
     low = _rising(a, b, seen, tried)
     looks = {part:_more(low,b,tried,part) for part in sorted({tried[1],max(.5,tried[1]),1.})}
     if cfg.layers!='all': looks[2.] = _thorough(a, b, second(replace(cfg,**_ALL),tried[0]), tried, low)
-    rows = [_row('nothing',0.,0.,0.,0.), *([seen] if views else []),
-            _added(further:=_further_row(problem,cfg,start,device),seen), *looks.values(), _both(further,looks[1.])]
+    held = (start.probes.first.argmax(1)==start.probes.targets).float().mean().item()
+    further,wrong = _further_row(problem, cfg, start, device),100*(1-held)
+    rows = [_row('nothing',0.,0.,0.,0.), *([seen] if views else []), _then(further,seen,wrong,further['way']),
+            *looks.values(), _then(further,looks[1.],wrong)]
     none = dict(steps=0) if views else _part(cfg,tried[1])
     parts = [none, *([none] if views else []), none, *(_part(cfg,p) for p in (*looks,1.))]
     ways = {r['way']:{**s, 'generalist':(cfg.generalist or 'auto') if 'training' in r['way'] else 0}
             for r,s in zip(rows,parts)}
     order = [mendable(t,start.probs) for t in by_worth(start.plan,start.probs,problem.aux.counts(cfg.proportion))]
-    held = (start.probes.first.argmax(1)==start.probes.targets).float().mean().item()
-    for r in rows: r['gain'] = min(r['gain'], 100*(1-held))   # no more can be mended than is wrong
     who = 'those set aside to judge by' if problem.calib_dl is None else 'held-out ones'
     regime = f'{start.check.train:.1%} of training images and {held:.1%} of {who} are right'
     return Pilot(pd.DataFrame(rows).set_index('way'), regime, time.perf_counter()-t, ways,
