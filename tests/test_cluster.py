@@ -134,7 +134,7 @@ def test_glyphs_on_a_ray_of_our_own(tmp_path, monkeypatch):
     net = nn.Sequential(nn.Conv2d(1, 8, 5, 2), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 3, 2), nn.ReLU(), nn.AdaptiveAvgPool2d(2),
                         nn.Flatten(), nn.Linear(32, len(some))).eval()
     net[-1].weight.data *= 30   # sure enough for more than one task
-    kw = dict(K=4, cover=None, Q=3, epochs=2, bs=16, holdout=.2, threads=1, num_workers=1, progress=False, device='cpu')
+    kw = dict(K=4, cover=None, Q=3, epochs=2, bs=16, holdout=.2, threads=1, generalist=0, num_workers=1, progress=False, device='cpu')
     a, b = cli_predict(net, *data, **kw), cli_predict(net, *data, executor='ray', store=tmp_path/'store', **kw)
     assert identical(a, b) and a.probes and a.cfg.views
     assert not ray.is_initialized()

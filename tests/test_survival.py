@@ -279,7 +279,7 @@ pytestmark = pytest.mark.skipif(not hasattr(os, 'fork'), reason='processes are f
 
 def test_killed_at_any_moment(ask):
     got = ask('killed', 20)
-    assert len(got['there']) == 20 and len(set(got['there'])) > 3   # in the first look, between tasks, in tasks
+    assert len(got['there']) == 20 and len(set(got['there'])) > 2   # in the first look, between tasks, in tasks
 
 
 @pytest.mark.parametrize('n', [0, 1, 3, 4, 6])
