@@ -139,7 +139,7 @@ def test_glyphs_on_a_ray_of_our_own(tmp_path, monkeypatch):
     assert identical(a, b) and a.probes and a.cfg.views
     assert not ray.is_initialized()
     monkeypatch.setattr('closed_loop.schedule.run_task', None)   # nothing is left to compute
-    assert identical(a, cli_predict(net, *data, store=tmp_path/'store', **kw)) and len(a.plan) > 1
+    assert identical(a, cli_predict(net, *data, store=tmp_path/'store', **kw)) and len(a.plan) >= 1
 
 
 @needs_ray
