@@ -74,8 +74,11 @@ def provenance(args=None):
                 closed_loop=__version__, command=' '.join(['python', 'benchmarks/'+Path(sys.argv[0]).name, *(Path(a).name if '/' in a else a for a in sys.argv[1:])]))
 
 
-def write(name, df):
-    "A table as CSV, with its provenance beside it"
+def write(name, df, again=False):
+    "A table as CSV, with its provenance beside it; one that goes on from a stored table names the commands that made that one"
     RESULTS.mkdir(parents=True, exist_ok=True)
+    f,p = RESULTS/f'{name}.json',provenance()
+    old = json.loads(f.read_text()) if again and f.exists() else {}
+    earlier = [c for c in (*old.get('earlier',[]), old.get('command')) if c and c!=p['command']]
     df.to_csv(RESULTS/f'{name}.csv', index=False)
-    (RESULTS/f'{name}.json').write_text(json.dumps(provenance(), indent=1)+'\n')
+    f.write_text(json.dumps(p | ({'earlier':list(dict.fromkeys(earlier))} if earlier else {}), indent=1)+'\n')

@@ -43,8 +43,9 @@ def main():
         df = pd.read_csv(RESULTS/'pilot.csv') if args.again else df
         known = {r.way:(r.realised,r.T2F) for r in df[df.problem==name].itertuples()}   # of what does not train further, which the seed decides
         new = pd.DataFrame(one(name, args.data, few=args.few, known=known, **PROBLEMS[name]))
+        df = pd.read_csv(RESULTS/'pilot.csv') if args.again else df   # others may have written meanwhile
         df = pd.concat([df[df.problem!=name],new]); df = df.iloc[df.problem.map(list(PROBLEMS).index).argsort(kind='stable')]
-        write('pilot', df); print(df.drop(columns='advice').round(2).to_string(), flush=True)
+        write('pilot', df, args.again); print(df.drop(columns='advice').round(2).to_string(), flush=True)
 
 
 if __name__ == '__main__': main()

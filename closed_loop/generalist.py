@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['PASSES', 'TASKS', 'STYLE', 'train_further', 'ahead', 'expected_end', 'updates', 'Generalist', 'score_of',
-           'learn_further', 'doublings', 'no_use', 'make_generalist', 'trained_further']
+           'learn_further', 'doublings', 'no_use', 'surely_more', 'make_generalist', 'trained_further']
 
 # %% ../nbs/22_generalist.ipynb #26007dce
 import math, numpy as np, time, torch.nn.functional as F
@@ -18,7 +18,8 @@ from .confidence import find_hard, fit_temperature
 from .config import CLIConfig
 from .inputs import Problem
 from .loaders import sub_dl
-from .probes import Probes, look_at_probes
+from .look import Views
+from .probes import Probes, look_at_probes, probe_views
 from .shift import seeing
 
 # %% ../nbs/22_generalist.ipynb #43bfada3
@@ -130,7 +131,9 @@ def learn_further(
     "Train further; the weights that suit the labelled images best are those that stay"
     said,style = [],cfg.shift=='style'
     def score():
-        z = seeing(cfg)(problem.model, probes.dl, device)[0]
+        # judged as it will be used
+        net = problem.model if probes.views is None else Views(problem.model, cfg.views, cfg.flip)
+        z = seeing(cfg)(net, probes.dl, device)[0]
         said.append(z.argmax(1))
         return score_of(z, probes.targets)
     looks = [] if probes is None else [KeepBest(score, at=at or {steps}, ends=ends)]
@@ -151,17 +154,27 @@ def no_use(
     base:float, # score of the network as it came
     n:int, # updates at the end
     end:float=None, # when time is over; half of what is left may be spent
+    by:float=1/8, # share of the updates that has to make it as good as it came
 ): # for `KeepBest`
     "End when nothing better can be expected of the updates and the time that are left"
     t = time.perf_counter()
     def ends(best):
         if len(best.curve)<3: return False   # two looks tell more of chance than of the network
+        if best.done>=n*by and best.best<base: return True
         most,spent = n,time.perf_counter()-t
         if end is not None: most = min(n, int(best.done*(end-t)/2/max(spent,1e-9)))
         return most<=best.done or expected_end(best.curve, most)<=max(base,best.best)
     return ends
 
 # %% ../nbs/22_generalist.ipynb #gen00005
+def surely_more(
+    was, # (n,) 1 where the network was right
+    now, # (n,) the same now
+)->bool:
+    "Are more images right, by more than one standard error? Likelier labels with other mistakes would not be worth it"
+    d = now-was
+    return bool(d.mean()>(d.std()/len(d)**.5 if len(d)>1 else 0.))
+
 def make_generalist(
     problem:Problem, # its model is on `device`, and as it was afterwards
     cfg:CLIConfig, # settings
@@ -178,19 +191,21 @@ def make_generalist(
     probes = look_at_probes(problem, cfg, first, device, see)
     if probes is not None and not len(probes.targets): probes = None
     if auto and probes is None: return None
+    if probes is not None and not cfg.meets_shift: probes = probe_views(problem, cfg, probes, device)
     if auto and end is not None and time.perf_counter()>end: return Generalist(0, *[float('nan')]*2, 0, 0., 0, False)
     steps,stops = updates(problem, cfg),auto and cfg.shift!='style'
-    base = None if probes is None else score_of(probes.first, probes.targets)
+    base = None if probes is None else score_of(probes.seen, probes.targets)
     with rollback(problem.model):
         how = (doublings(steps),no_use(base,steps,end)) if stops else ()
         curve,said = learn_further(problem, cfg, probes, steps, device, cbs, *how)
         state = {k:v.detach().cpu().clone() for k,v in problem.model.state_dict().items()}
     if probes is None:
         return Generalist(steps, *[float('nan')]*2, 0, time.perf_counter()-t, steps*cfg.bs, True, [], state)
-    was,*right = ((o==probes.targets).float().mean().item() for o in (probes.first.argmax(1),*said))
-    best,after = max(zip([s for _,s in curve],right))
-    return Generalist(curve[-1][0], was, after, len(probes.targets), time.perf_counter()-t, curve[-1][0]*cfg.bs,
-                      best>base, [(0,base),*curve], state if best>base else None)
+    i = max(range(len(curve)), key=lambda i: curve[i][1])
+    was,now = ((o==probes.targets).float() for o in (probes.seen.argmax(1),said[i]))
+    kept = curve[i][1]>base and (not stops or surely_more(was,now))
+    return Generalist(curve[-1][0], was.mean().item(), now.mean().item(), len(probes.targets), time.perf_counter()-t,
+                      curve[-1][0]*cfg.bs, kept, [(0,base),*curve], state if kept else None)
 
 # %% ../nbs/22_generalist.ipynb #11762d8a
 @contextmanager
