@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['PASSES', 'TASKS', 'STYLE', 'train_further', 'ahead', 'expected_end', 'updates', 'Generalist', 'score_of',
-           'learn_further', 'doublings', 'no_use', 'surely_more', 'make_generalist', 'trained_further']
+           'learn_further', 'doublings', 'no_use', 'make_generalist', 'trained_further']
 
 # %% ../nbs/22_generalist.ipynb #26007dce
 import math, numpy as np, time, torch.nn.functional as F
@@ -166,15 +166,13 @@ def no_use(
         return most<=best.done or expected_end(best.curve, most)<=max(base,best.best)
     return ends
 
-# %% ../nbs/22_generalist.ipynb #gen00005
-def surely_more(
-    was, # (n,) 1 where the network was right
-    now, # (n,) the same now
-)->bool:
+# %% ../nbs/22_generalist.ipynb #gen00007
+def _surely_more(was, now):
     "Are more images right, by more than one standard error? Likelier labels with other mistakes would not be worth it"
     d = now-was
     return bool(d.mean()>(d.std()/len(d)**.5 if len(d)>1 else 0.))
 
+# %% ../nbs/22_generalist.ipynb #gen00005
 def make_generalist(
     problem:Problem, # its model is on `device`, and as it was afterwards
     cfg:CLIConfig, # settings
@@ -203,7 +201,7 @@ def make_generalist(
         return Generalist(steps, *[float('nan')]*2, 0, time.perf_counter()-t, steps*cfg.bs, True, [], state)
     i = max(range(len(curve)), key=lambda i: curve[i][1])
     was,now = ((o==probes.targets).float() for o in (probes.seen.argmax(1),said[i]))
-    kept = curve[i][1]>base and (not stops or surely_more(was,now))
+    kept = curve[i][1]>base and (not stops or _surely_more(was,now))
     return Generalist(curve[-1][0], was.mean().item(), now.mean().item(), len(probes.targets), time.perf_counter()-t,
                       curve[-1][0]*cfg.bs, kept, [(0,base),*curve], state if kept else None)
 
