@@ -191,13 +191,16 @@ def test_a_pilot_chooses_and_the_run_goes_on(unsure_model, tmp_path, capsys):
 
 def test_a_run_without_time_goes_on_as_it_began(unsure_model, tmp_path):
     "Training further is not begun later: the tasks would be those of another network"
+    torch.manual_seed(0)
+    net = copy.deepcopy(unsure_model)   # one that has learned nothing
+    for m in net: getattr(m, 'reset_parameters', lambda: None)()
     tr, te, ca = (TensorDataset(*blobs(n, s)) for n, s in ((1200, 1), (400, 2), (300, 3)))
     kw = dict(calib=ca, K=4, steps=40, views=0., progress=False, device='cpu', store=tmp_path/'a')
-    late = cli_predict(unsure_model, tr, te, minutes=1e-7, **kw)
+    late = cli_predict(net, tr, te, minutes=1e-7, **kw)
     assert late.unfinished and 'no time' in str(late.further)
-    whole = cli_predict(unsure_model, tr, te, **kw)
+    whole = cli_predict(net, tr, te, **kw)
     assert not whole.unfinished and torch.equal(whole.first, late.first) and not whole.further.kept
-    assert cli_predict(unsure_model, tr, te, **{**kw, 'store': None}).further.kept   # it would have been, with time
+    assert cli_predict(net, tr, te, **{**kw, 'store': None}).further.kept   # it would have been, with time
 
 
 def test_no_updates_are_several_views(unsure_model):
