@@ -173,7 +173,7 @@ def worth(problem, seed, args, stored=()):
             r = looks(model, train, test, labelled, seed, args, flip=flip, preset=name.split(',')[0]); print(r, flush=True)
             for n,o in ((name,r),(f'{name}, no caution',r.with_rule('validated', caution=1.))):
                 add(dict(row(n, first, o.preds, y, o.plan, o.price, o.seconds), hard=len(o.hard), further=r.further.steps if r.further and r.further.kept else 0))
-        if labelled is None or name=='thorough' and seed-args.first>=args.pft: continue
+        if labelled is None or not args.pft or name=='thorough' and seed-args.first>=args.pft: continue
         price = int(there(name)['price']); same = dict(price=price, seed=seed, **said(layers=args.layers))
         if not there(f"PFT at {name}'s price"):
             further,t = remembered(kept(args,further=1,**same), trained, model, train, price//64, seed, layers)
@@ -201,7 +201,7 @@ def parser(doc):
     p.add_argument('--layers', type=int, help='groups to train in all rows; those of each preset if not given')
     p.add_argument('--proportion', type=float, default=1., help='share of the training images for all tasks')
     p.add_argument('--ingredients', type=int, default=99, help='switch ingredients on one by one, and fine-tune like the default, or with --worth make snapshots, for so many seeds only')
-    p.add_argument('--pft', type=int, default=99, help="fine-tune on all classes, or with --worth at thorough's price too, for so many seeds only")
+    p.add_argument('--pft', type=int, default=99, help="fine-tune on all classes, or with --worth at thorough's price too, for so many seeds only; 0 for never")
     p.add_argument('--worth', action='store_true', help='the second look and its alternatives at equal price, in place of the ingredients')
     p.add_argument('--presets', nargs='+', default=['default','thorough','default, no labelled images'], help='with --worth: which')
     p.add_argument('--again', action='store_true', help='with --worth: go on from the stored table')
