@@ -172,7 +172,7 @@ def worth(problem, seed, args, stored=()):
         if not there(name):
             r = looks(model, train, test, labelled, seed, args, flip=flip, preset=name.split(',')[0]); print(r, flush=True)
             for n,o in ((name,r),(f'{name}, no caution',r.with_rule('validated', caution=1.))):
-                add(dict(row(n, first, o.preds, y, o.plan, o.price, o.seconds), hard=len(o.hard), further=r.further.steps if r.further and r.further.kept else 0))
+                add(dict(row(n, first, o.preds, y, o.plan, o.price, o.seconds), hard=len(o.hard), tried=r.further.steps if r.further else 0, further=r.further.steps if r.further and r.further.kept else 0))
         if labelled is None or not args.pft or name=='thorough' and seed-args.first>=args.pft: continue
         price = int(there(name)['price']); same = dict(price=price, seed=seed, **said(layers=args.layers))
         if not there(f"PFT at {name}'s price"):
