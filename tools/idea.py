@@ -30,7 +30,7 @@ def measure(idx=277, classes='+X×', n=3):
     from closed_loop.core import cli_predict
     from closed_loop.data.glyphs import glyph_aug, glyph_model, glyphs
     train, test = glyphs(400, transform=glyph_aug()), glyphs(12, 'test')
-    res = cli_predict(glyph_model(), train, test, Q=8, cover=None, seed=0, device='cpu', progress=False)
+    res = cli_predict(glyph_model(), train, test, Q=8, cover=None, generalist=0, seed=0, device='cpu', progress=False)
     ids = [test.classes.index(c) for c in classes]
     task = next(o for o in res.plan if idx in o.members)
     assert set(ids) <= set(task.classes), f'not all of {classes} are in the task'
