@@ -154,13 +154,13 @@ def no_use(
     base:float, # score of the network as it came
     n:int, # updates at the end
     end:float=None, # when time is over; half of what is left may be spent
-    by:float=1/8, # share of the updates that has to make it as good as it came
+    by:float=1/8, # share of the updates after which it has to be as good as it came, or nearly so: by twice as many
 ): # for `KeepBest`
     "End when nothing better can be expected of the updates and the time that are left"
     t = time.perf_counter()
     def ends(best):
         if len(best.curve)<3: return False   # two looks tell more of chance than of the network
-        if best.done>=n*by and best.best<base: return True
+        if best.done>=n*by and max(best.best,expected_end(best.curve,int(2*n*by)))<base: return True
         most,spent = n,time.perf_counter()-t
         if end is not None: most = min(n, int(best.done*(end-t)/2/max(spent,1e-9)))
         return most<=best.done or expected_end(best.curve, most)<=max(base,best.best)
