@@ -24,7 +24,7 @@ def one(name, data=None, seed=1, few=False, known={}, **how):
     own = 'training further, then second look' if kept else 'second look'
 
     def realised(way):
-        if way!=own and 'training' not in way and way in known: return known[way]
+        if way not in (own,'several views') and 'training' not in way and way in known: return known[way]
         r = whole if way in (own,'several views') and not (kept and way=='several views') else run('thorough') if way==THOROUGH and not kept else run(**e.settings[way])
         f = flips(r.first.argmax(1) if r.came is None else r.came, r.base_probs.argmax(1) if way=='several views' else r.preds, r.targets)
         return 100*f.gain,100*f.T2F/f.N
