@@ -205,7 +205,6 @@ def parser(doc):
     p.add_argument('--worth', action='store_true', help='the second look and its alternatives at equal price, in place of the ingredients')
     p.add_argument('--presets', nargs='+', default=['default','thorough','default, no labelled images'], help='with --worth: which')
     p.add_argument('--again', action='store_true', help='with --worth: go on from the stored table')
-    p.add_argument('--anew', nargs='+', default=[], help='with --again: methods whose stored rows, with and without caution, are made again')
     p.add_argument('--name', help='of the result file')
     return p
 
@@ -215,8 +214,7 @@ def main():
     is_glyphs = args.data=='glyphs'
     name,rows = args.name or (f'{"worth" if args.worth else "accuracy"}_glyphs_{args.base}' if is_glyphs else 'worth_folder' if args.worth else 'accuracy_folder'),[]
     f = RESULTS/f'{name}.csv'; stored = pd.read_csv(f).to_dict('records') if args.again and f.exists() else []
-    asked = range(args.first, args.first+args.seeds); stored = [r for r in stored if r['seed'] not in asked or not any(r['method'] in (m,f'{m}, caution',f'{m}, no caution') for m in args.anew)]
-    for seed in asked:
+    for seed in range(args.first, args.first+args.seeds):
         problem = glyph_problem(args.base,seed,args) if is_glyphs else (lite0_problem if args.arch=='lite0' else folder_problem)(seed,args)
         rows = [r for r in stored if r['seed']<seed] if not rows else rows
         rows += worth(problem, seed, args, [r for r in stored if r['seed']==seed]) if args.worth else one_seed(problem, seed, args)

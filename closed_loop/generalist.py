@@ -189,8 +189,8 @@ def make_generalist(
     probes = look_at_probes(problem, cfg, first, device, see)
     if probes is not None and not len(probes.targets): probes = None
     if auto and probes is None: return None
-    if probes is not None and not cfg.meets_shift: probes = probe_views(problem, cfg, probes, device)
     if auto and end is not None and time.perf_counter()>end: return Generalist(0, *[float('nan')]*2, 0, 0., 0, False)
+    if probes is not None and not cfg.meets_shift: probes = probe_views(problem, cfg, probes, device)
     steps,stops = updates(problem, cfg),auto and cfg.shift!='style'
     base = None if probes is None else score_of(probes.seen, probes.targets)
     with rollback(problem.model):

@@ -76,12 +76,6 @@ class Probes:
     views:Tensor=None # (n, C) log probabilities over several views, where they help
     @property
     def seen(self): return self.first if self.views is None else self.views
-    def some(self, most):
-        "At most so many of them, from the first to the last"
-        if (n:=len(self.targets))<=most: return self
-        i = np.linspace(0, n-1, most).astype(int)
-        views = None if self.views is None else self.views[i]
-        return replace(self, dl=sub_dl(self.dl,i), first=self.first[i], targets=self.targets[i], views=views)
 
 def look_at_probes(
     problem:Problem, # its training data loses what is held out
