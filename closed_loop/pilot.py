@@ -20,7 +20,7 @@ from .inputs import Problem
 from .keep import mean_epochs
 from .decide import favour
 from .plan import Plan, Task
-from .probes import FirstLook, both_looks
+from .probes import FirstLook, both_looks, fair_probes
 from .result import CLIResult
 from .run import ready
 from .safely import say
@@ -70,7 +70,8 @@ def _views_row(cfg, start):
 def _further_row(problem, cfg, start, device, part=32):
     "Training further on all classes, without views: the beginning of its learning curve, and where that leads"
     cfg,t = replace(cfg, generalist=cfg.generalist or 'auto'),time.perf_counter()
-    pr = replace(start.probes, views=None)   # one look tells as much for less
+    # one look tells as much for less
+    pr = fair_probes(problem, cfg, replace(start.probes,views=None), device)
     steps,base,was = updates(problem,cfg),score_of(pr.first,pr.targets),pr.first.argmax(1)
     few = max(min(4,steps), steps//part)
     with rollback(problem.model):

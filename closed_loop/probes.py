@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['distort', 'distorted', 'as_unsure', 'Probes', 'look_at_probes', 'probes_again', 'probe_views', 'look_at_views',
-           'with_probes', 'assign_probes', 'ProbeLooks', 'both_looks', 'FirstLook', 'look_closer']
+           'fair_probes', 'with_probes', 'assign_probes', 'ProbeLooks', 'both_looks', 'FirstLook', 'look_closer']
 
 # %% ../nbs/17_probes.ipynb #3a8f0f82
 import math, numpy as np, torch, torch.nn.functional as F, warnings
@@ -133,6 +133,24 @@ def look_at_views(
     if probes is not None: probes = probe_views(problem, cfg, probes, device)
     if not (cfg.views or cfg.flip) or probes is not None and probes.views is None: return None,probes
     return look(Views(problem.model,cfg.views,cfg.flip), problem.test_dl, device)[0],probes
+
+# %% ../nbs/17_probes.ipynb #64242ca1
+def fair_probes(
+    problem:Problem, # its model is on `device`
+    cfg:CLIConfig, # `views` and `flip`
+    probes:Probes, # labelled images
+    device='cpu', # where the model is
+)->Probes: # a calibration set as it is; training images set aside, and then as many that stay in training
+    "Labelled images that can judge training on all classes"
+    if problem.calib_dl is not None or not len(probes.targets): return probes
+    dl = distorted(with_test_tfms(problem.aux.dl,problem.test_dl), probes.strength)
+    held,rest = problem.aux.hold_out(cfg.holdout,cfg.seed,cfg.most_probes),np.concatenate(problem.aux.index)
+    some = rest[np.linspace(0, len(rest)-1, min(len(rest),len(held))).astype(int)]
+    def more(z, net): return torch.cat([z, look(net, sub_dl(dl,some), device)[0]])
+    views = None if probes.views is None else more(probes.views, Views(problem.model,cfg.views,cfg.flip))
+    targets = torch.cat([probes.targets, torch.as_tensor(problem.aux.targets)[some]])
+    return replace(probes, dl=sub_dl(dl,[*held,*some]), first=more(probes.first,problem.model), targets=targets,
+                   views=views)
 
 # %% ../nbs/17_probes.ipynb #1a72a647
 def _spread(dl, most):
