@@ -13,7 +13,7 @@ from closed_loop.look import Views, look
 from common import RESULTS, write
 from spend import problem
 
-TRIES = ('K=10','K=15','K=20','V=0','V=16','layers=all V=0','steps=2000','steps=2000 layers=all V=0')
+TRIES = ('K=10','K=15','V=0','layers=3','layers=all V=0','steps=2000')
 
 
 def settings(said):
