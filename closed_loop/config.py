@@ -68,7 +68,7 @@ class CLIConfig(MachineConfig):
     bs:int=256              # training batch
     lr:float=0.01           # falls to 0 on a cosine
     mom:float=0.9           # SGD momentum
-    wd:float=1e-4           # weight decay
+    wd:float=1e-4           # weight decay of a task; training further has the paper's
     lam:float=1.            # weight of the supervised contrastive loss
     tau:float=0.07          # its temperature
     loss_over:str='all'     # cross-entropy over all classes or those of the task
@@ -110,8 +110,9 @@ def meets_shift(self:CLIConfig)->bool:
 
 
 # %% ../nbs/01_config.ipynb #9f92fc18
-_THOROUGH = dict(planner='coverage', cover=0.95, Q=100, merge=True, loss_over='task', lr=0.05, bs=64, views=0.07,
-                 rule='validated', caution=1.1, precision='auto', steps=2000, checks=4, generalist='auto', shift='auto')
+_THOROUGH = dict(planner='coverage', cover=0.95, Q=100, merge=True, loss_over='task', lr=0.05, bs=64, wd=0.01,
+                 views=0.07, rule='validated', caution=1.1, precision='auto', steps=2000, checks=4, generalist='auto',
+                 shift='auto')
 _DEFAULT = dict(_THOROUGH, layers=2, V=4, steps=1000)
 PRESETS = dict(default=_DEFAULT, thorough=_THOROUGH, paper={}, paper_ood=dict(eps=0.6))
 

@@ -98,7 +98,7 @@ def measure_speed(
 def _further(problem, cfg, device, few=4):
     "Seconds of training further on all classes"
     if not (steps:=updates(problem,cfg)): return 0.
-    how = dict(bs=cfg.bs, lr=cfg.lr, seed=cfg.seed, device=device, mom=cfg.mom, wd=cfg.wd)
+    how = dict(bs=cfg.bs, lr=cfg.lr, seed=cfg.seed, device=device, mom=cfg.mom)
     def train(): train_further(problem.model, problem.aux, few, **how)
     with rollback(problem.model):
         train()   # to warm up

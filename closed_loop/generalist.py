@@ -19,7 +19,7 @@ from .config import CLIConfig
 from .inputs import Problem
 from .loaders import sub_dl
 from .look import Views
-from .probes import Probes, fair_probes, look_at_probes, probe_views
+from .probes import Probes, look_at_probes, probe_views
 from .shift import seeing
 
 # %% ../nbs/22_generalist.ipynb #43bfada3
@@ -139,7 +139,7 @@ def learn_further(
     looks = [] if probes is None else [KeepBest(score, at=at or {steps}, ends=ends)]
     lr = cfg.lr*(.4 if style else 1.)   # a network that does not see its images well is easily lost
     train_further(problem.model, problem.aux, steps, cfg.bs, lr, cfg.seed, device, not style, looks,
-                  mom=cfg.mom, wd=cfg.wd, cbs=cbs)
+                  mom=cfg.mom, cbs=cbs)
     return [p for o in looks for p in o.curve],said
 
 # %% ../nbs/22_generalist.ipynb #gen00004
@@ -190,8 +190,7 @@ def make_generalist(
     if probes is not None and not len(probes.targets): probes = None
     if auto and probes is None: return None
     if auto and end is not None and time.perf_counter()>end: return Generalist(0, *[float('nan')]*2, 0, 0., 0, False)
-    if probes is not None and not cfg.meets_shift:
-        probes = fair_probes(problem, cfg, probe_views(problem,cfg,probes,device), device)
+    if probes is not None and not cfg.meets_shift: probes = probe_views(problem, cfg, probes, device)
     steps,stops = updates(problem, cfg),auto and cfg.shift!='style'
     base = None if probes is None else score_of(probes.seen, probes.targets)
     with rollback(problem.model):

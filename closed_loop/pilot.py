@@ -20,7 +20,7 @@ from .inputs import Problem
 from .keep import mean_epochs
 from .decide import favour
 from .plan import Plan, Task
-from .probes import FirstLook, both_looks, fair_probes
+from .probes import FirstLook, both_looks
 from .result import CLIResult
 from .run import ready
 from .safely import say
@@ -70,8 +70,7 @@ def _views_row(cfg, start):
 def _further_row(problem, cfg, start, device, part=32):
     "Training further on all classes, without views: the beginning of its learning curve, and where that leads"
     cfg,t = replace(cfg, generalist=cfg.generalist or 'auto'),time.perf_counter()
-    # one look tells as much for less
-    pr = fair_probes(problem, cfg, replace(start.probes,views=None), device)
+    pr = replace(start.probes, views=None)   # one look tells as much for less
     steps,base,was = updates(problem,cfg),score_of(pr.first,pr.targets),pr.first.argmax(1)
     few = max(min(4,steps), steps//part)
     with rollback(problem.model):
@@ -129,15 +128,15 @@ def _renumbered(plan, which):
     return Plan([Task([row[i] for i in getattr(t,which)], t.classes) for t in plan])
 
 # %% ../nbs/30_pilot.ipynb #7479cf40
-USUAL = .6,.5 # points that a second look of 1,000 updates a task usually adds to several views, and their spread
+USUAL = 1.2,.6 # points that a second look of 1,000 updates a task usually adds to several views, and their spread
 
 def _expected(add, err, times, updates, most):
     "What a second look of more updates than were tried adds, and its error, in points"
     extra = max(0.,add)*math.log2(times)/4   # each doubling adds a quarter of what was seen
     unknown = USUAL[1]*math.log2(times)/2   # few updates say little of many
     add,err = add+extra,max(1e-3,(err**2+extra**2/3+unknown**2)**.5)
-    part = min(2.,updates/1000)
-    m,s = part*min(USUAL[0],most/8),USUAL[1]*max(1.,part)**.5
+    part = min(1.,updates/1000)
+    m,s = part*min(USUAL[0],most/8),USUAL[1]
     if add>=m: return add,err
     w = s**2/(s**2+err**2)   # what is less than usual is believed as far as its error allows
     return w*add+(1-w)*m,s*err/(s**2+err**2)**.5
@@ -250,7 +249,7 @@ def try_ways(
     ways = {r['way']:{**s, 'generalist':(cfg.generalist or 'auto') if 'training' in r['way'] else 0}
             for r,s in zip(rows,parts)}
     order = [mendable(t,start.probs) for t in by_worth(start.plan,start.probs,problem.aux.counts(cfg.proportion))]
-    who = 'those set aside to judge by' if problem.calib_dl is None else 'held-out ones'
+    who = 'those that judge' if problem.calib_dl is None else 'held-out ones'
     regime = f'{start.check.train:.1%} of training images and {held:.1%} of {who} are right'
     return Pilot(pd.DataFrame(rows).set_index('way'), regime, time.perf_counter()-t, ways,
                  (0.,*np.cumsum(order)/max(sum(order),1e-9)))

@@ -256,5 +256,5 @@ def test_a_second_look_that_learned_nonsense_is_not_believed(unsure_model, calib
     wrong = y[torch.randperm(3000, generator=torch.Generator().manual_seed(0))]
     ca = TensorDataset(*blobs(600, 3)) if calib else None
     te = TensorDataset(*blobs(2000, 2))
-    res = cli_predict(unsure_model, TensorDataset(x, wrong if calib else y), te, calib=ca, K=4, lr=.05 if calib else 100., progress=False, device='cpu')
+    res = cli_predict(unsure_model, TensorDataset(x, wrong if calib else y), te, calib=ca, K=4, lr=.05 if calib else 100., wd=1e-4, progress=False, device='cpu')
     assert len(res.hard) > 100 and res.flips().T2F <= 5, res

@@ -41,7 +41,7 @@ def table1(
     return beside(pd.DataFrame(rows), paper_table('table1'), ['model'])
 
 # %% ../../nbs/paper/10_experiments.ipynb #71e545ff
-_RECIPE = ('bs','lr','mom','wd','layers','bn','lam','tau') # of fine-tuning; the loss is over all classes anyway
+_RECIPE = ('bs','lr','mom','layers','bn','lam','tau') # of fine-tuning; the loss is over all classes anyway
 
 @register('experiment')
 def pure_fine_tuning(
