@@ -135,7 +135,7 @@ def _expected(add, err, times, updates, most):
     extra = max(0.,add)*math.log2(times)/4   # each doubling adds a quarter of what was seen
     unknown = USUAL[1]*math.log2(times)/2   # few updates say little of many
     add,err = add+extra,max(1e-3,(err**2+extra**2/3+unknown**2)**.5)
-    part = min(1.,updates/1000)
+    part = min(1.5,updates/1000)
     m,s = part*min(USUAL[0],most/8),USUAL[1]
     if add>=m: return add,err
     w = s**2/(s**2+err**2)   # what is less than usual is believed as far as its error allows
