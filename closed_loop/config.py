@@ -101,7 +101,7 @@ def limits(self:CLIConfig)->dict: # arguments of `make_plan`
     "How a plan keeps to the budget: with so many tasks of so many updates, or by the images of an epoch"
     if self.budget is None or self.steps==0: return dict(Q=self.Q)
     if self.steps is None: return dict(Q=self.Q, budget=self.budget//self.epochs)
-    return dict(Q=min(self.Q, self.budget//(self.steps*self.bs)))
+    return dict(Q=max(1, min(self.Q, self.budget//(self.steps*self.bs))))
 
 @patch(as_prop=True)
 def meets_shift(self:CLIConfig)->bool:

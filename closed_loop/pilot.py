@@ -203,8 +203,8 @@ def within(self:Pilot,
         start,whole = (df.loc[w] if w in df.index else df.loc['nothing'] for w in (first,way))
         if limit is None or limit>=whole[of]: return whole.gain
         if limit<start[of] or 'look' not in way: return 0.   # training further is there at its end
-        done = (limit-start[of])/(whole[of]-start[of])
-        return start.gain+np.interp(done, np.linspace(0,1,len(self.worth)), self.worth)*(whole.gain-start.gain)
+        tasks = (len(self.worth)-1)*(limit-start[of])/(whole[of]-start[of])   # one that does not end gains nothing
+        return start.gain+self.worth[int(tasks)]*(whole.gain-start.gain)
     return max(df.index, key=lambda w: (round(gain(w),3),-df.seconds[w]))
 
 # %% ../nbs/30_pilot.ipynb #29a00009
