@@ -170,7 +170,7 @@ def no_use(
 def _surely_more(was, now):
     "Are more images right, by more than one standard error? Likelier labels with other mistakes would not be worth it"
     d = now-was
-    return bool(d.mean()>(d.std()/len(d)**.5 if len(d)>1 else 0.))
+    return bool(d.mean()>(1.01*d.std()/len(d)**.5 if len(d)>1 else 0.))
 
 # %% ../nbs/22_generalist.ipynb #gen00005
 def make_generalist(
