@@ -102,12 +102,13 @@ def kept(args, **settings):
 
 
 def looks(model, train, test, calib, seed, args, **settings):
-    "Both looks for some settings"
+    "Both looks for some settings; how cautiously they are decided upon is no matter of where they are kept"
     kw = dict(K=args.K, seed=seed, proportion=args.proportion, **({'V':4,'generalist':0} if args.layers and args.worth else {}), **said(Q=args.Q, eps=args.eps, layers=args.layers, epochs=args.epochs)) | settings
     usual = asdict(CLIConfig())   # only what differs, so that a new setting does not disown old results
-    d = kept(args, **{k:v for k,v in asdict(make_config(**kw)).items() if v!=usual[k] and k not in ('seed','shift')}, seed=seed, **({} if calib is not None else {'calib':None}))
+    cfg = make_config(**kw)
+    d = kept(args, **{k:v for k,v in asdict(cfg).items() if v!=usual[k] and k not in ('seed','shift','caution')}, seed=seed, **({} if calib is not None else {'calib':None}))
     if not (d/'run.json').exists(): cli_predict(model, train, test, calib=calib, progress=False, device='cpu', **kw).save(d)
-    return load_result(d)
+    return load_result(d).with_rule(cfg.rule, caution=cfg.caution)
 
 
 def remembered(where, f, *args, **kw):

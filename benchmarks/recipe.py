@@ -103,7 +103,7 @@ def main():
     for recipe in args.only or RECIPES:
         if any(r['recipe']==recipe for r in rows): continue
         t = time.perf_counter()
-        r = cli_predict(model, train, calib, progress=False, device='cpu', flip=flip, preset='thorough', **{**what, 'rule':'conditional', **RECIPES[recipe]})
+        r = cli_predict(model, train, calib, progress=False, device='cpu', flip=flip, preset='thorough', **{'layers':'all', 'V':0, **what, 'rule':'conditional', **RECIPES[recipe]})
         rows.append({**what, **judge(recipe, r, time.perf_counter()-t)}); print({k:round(v,3) if isinstance(v,float) else v for k,v in rows[-1].items()}, flush=True)
         write(name, pd.DataFrame(rows))
 

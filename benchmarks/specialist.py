@@ -34,8 +34,8 @@ def main():
     for what in args.tries:
         if any(r['method']==what for r in rows): continue
         r = looks(model, train, tune, calib, args.first, args, flip=flip, preset='default', generalist=0, **settings(what))
-        for c in (1.,1.1): o = r.with_rule('validated', caution=c); add(what, c, o.preds, o.probs, o.plan, o.price, o.seconds)
-        write(name, pd.DataFrame(rows), args.again); print(pd.DataFrame(rows[-2:]).round(3).to_string(), flush=True)
+        for c in (1.,1.1,1.25,1.5): o = r.with_rule('validated', caution=c); add(what, c, o.preds, o.probs, o.plan, o.price, o.seconds)
+        write(name, pd.DataFrame(rows), args.again); print(pd.DataFrame(rows[-4:]).round(3).to_string(), flush=True)
 
 
 if __name__ == '__main__': main()

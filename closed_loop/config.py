@@ -110,11 +110,10 @@ def meets_shift(self:CLIConfig)->bool:
 
 
 # %% ../nbs/01_config.ipynb #9f92fc18
-_THOROUGH = dict(planner='coverage', cover=0.95, Q=100, merge=True, loss_over='task', lr=0.05, bs=64, wd=0.01,
-                 views=0.07, rule='validated', caution=1.1, precision='auto', steps=2000, checks=4, generalist='auto',
-                 shift='auto')
-_DEFAULT = dict(_THOROUGH, layers=2, V=4, steps=1000)
-PRESETS = dict(default=_DEFAULT, thorough=_THOROUGH, paper={}, paper_ood=dict(eps=0.6))
+_DEFAULT = dict(planner='coverage', cover=0.95, Q=100, merge=True, layers=2, V=4, loss_over='task', lr=0.05, bs=64,
+                wd=0.01, views=0.07, rule='validated', caution=1.25, precision='auto', steps=1000, checks=4,
+                generalist='auto', shift='auto')
+PRESETS = dict(default=_DEFAULT, thorough=dict(_DEFAULT, layers=3, steps=2000), paper={}, paper_ood=dict(eps=0.6))
 
 # %% ../nbs/01_config.ipynb #42379463
 def make_config(

@@ -88,7 +88,7 @@ def _further_row(problem, cfg, start, device, part=32):
                 cfg.bs*steps)
 
 # %% ../nbs/30_pilot.ipynb #7479cf3f
-THOROUGH,_ALL = 'thorough second look',dict(layers='all', V=0) # with twice the updates
+THOROUGH = 'thorough second look' # with a group of layers more, and twice the updates
 
 def _answers(first, seen, second, plan, cfg, both):
     "Answers without a second look, and probabilities with one, of images that all belong to a plan's tasks"
@@ -96,9 +96,9 @@ def _answers(first, seen, second, plan, cfg, both):
     return probs(torch.full_like(second,float('nan'))).argmax(1),probs(second)
 
 def _part(cfg, part):
-    "The settings of a second look with a part of its updates; beyond all of them, with all layers too"
+    "The settings of a second look with a part of its updates; beyond all of them, with a group of layers more too"
     k = 'epochs' if cfg.steps is None else 'steps'
-    return {k:max(1,round(part*getattr(cfg,k))), **(_ALL if part>1 else {})}
+    return {k:max(1,round(part*getattr(cfg,k))), **(dict(layers=cfg.layers+1) if part>1 else {})}
 
 def _quarter(cfg):
     "The part of the updates that is tried: a quarter, or as near as whole epochs come"
@@ -209,7 +209,7 @@ def within(self:Pilot,
 
 # %% ../nbs/30_pilot.ipynb #29a00009
 def _second_rows(problem, cfg, start, seen, device, share):
-    "The second look at three budgets and, where layers are frozen, a thorough one: part of the updates -> row"
+    "The second look at three budgets and, where layers are counted, a thorough one: part of the updates -> row"
     plan,part,counts = start.plan,_quarter(cfg),problem.aux.counts(cfg.proportion)
     by = sorted(plan, key=lambda t: -min(len(t.probes),len(t.members)))
     tasks = Plan(by[:max(1,int(share*len(by)))], plan.planner, plan.K)
@@ -224,7 +224,7 @@ def _second_rows(problem, cfg, start, seen, device, share):
         way = {1.:'second look',2.:THOROUGH}.get(p, f'second look, {p:.0%} of its updates')
         spent = plan.estimate(e.speed,counts,n,e.keeping),price
         return _second_row(way, tried, p/part, spent, seen, price/cfg.bs/len(plan), most)
-    return {p:row(p) for p in sorted({part, max(.5,part), 1., *([2.] if cfg.layers!='all' else [])})}
+    return {p:row(p) for p in sorted({part, max(.5,part), 1., *([2.] if isinstance(cfg.layers,int) else [])})}
 
 # %% ../nbs/30_pilot.ipynb #7aea189f
 def try_ways(
