@@ -34,7 +34,9 @@ def measure(idx=277, classes='+X×', n=3):
     ids = [test.classes.index(c) for c in classes]
     task = next(o for o in res.plan if idx in o.members)
     assert set(ids) <= set(task.classes), f'not all of {classes} are in the task'
-    two = dict(first=res.first[idx], second=res.second[res.hard.tolist().index(idx)])
+    second = res.second[res.hard.tolist().index(idx)].clone()
+    second[[c for c in range(len(second)) if c not in task.classes]] = -float('inf')   # it knows those of its task
+    two = dict(first=res.first[idx], second=second)
     probs = {k: [round(v, 3) for v in z.softmax(0)[ids].tolist()] for k, z in two.items()}
     images = [[pack(train.x[train.targets == i][j]) for j in range(n)] for i in ids]
     truth, f = test.classes[test.targets[idx]], res.flips()
