@@ -33,7 +33,7 @@ from closed_loop.plan import true_coverage
 from closed_loop.fates import flips
 from closed_loop.result import load_result
 from closed_loop.frozen import cut_problem
-from common import RESULTS, CropFlip, SmallResNet, folder_key, folder_pixels, write
+from common import RESULTS, CropFlip, SmallResNet, folder_key, folder_pixels, save_whole, write
 
 GLYPH_BASES = dict(underfit=dict(epochs=1), middling=dict(), strong=dict(epochs=10), narrow=dict(epochs=20, width=8))
 
@@ -55,7 +55,7 @@ def folder_problem(seed, args):
     else:
         learn = Learner(DataLoaders(BatchDL(train,bs=128,shuffle=True), BatchDL(calib,bs=256)), model, nn.CrossEntropyLoss(label_smoothing=0.))
         with learn.no_bar(): learn.fit_one_cycle(args.base_epochs, 1e-2)
-        torch.save(model.state_dict(), f)
+        save_whole(model.state_dict(), f)
     return model.eval(), train, calib, test, True
 
 
@@ -79,7 +79,7 @@ def lite0_problem(seed, args):
     if f.exists(): model.load_state_dict(torch.load(f, weights_only=True))
     else:
         head,aux = deep_part(model, train, 1, seed)
-        adapt(adapt_learner(head, lam=0.), aux.loader(range(len(train.classes)), bs=128, seed=seed), args.base_epochs, .02, seed); torch.save(model.state_dict(), f)
+        adapt(adapt_learner(head, lam=0.), aux.loader(range(len(train.classes)), bs=128, seed=seed), args.base_epochs, .02, seed); save_whole(model.state_dict(), f)
     return model.eval(), train, calib, test, True
 
 
@@ -113,8 +113,8 @@ def looks(model, train, test, calib, seed, args, **settings):
 
 def remembered(where, f, *args, **kw):
     "What a function returns and its seconds, computed once"
-    where = where.with_suffix('.pt'); where.parent.mkdir(parents=True, exist_ok=True)
-    if not where.exists(): torch.save(dict(zip('zt', timed(f, *args, **kw))), where)
+    where = where.with_suffix('.pt')
+    if not where.exists(): save_whole(dict(zip('zt', timed(f, *args, **kw))), where)
     return torch.load(where, weights_only=True).values()
 
 

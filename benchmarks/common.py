@@ -1,5 +1,5 @@
 "What the benchmarks share: data in memory, small networks, and tables that say where they come from."
-import hashlib, json, os, platform, subprocess, sys, time
+import hashlib, io, json, os, platform, sys
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +13,7 @@ from torchvision.models.resnet import BasicBlock
 from closed_loop import __version__
 from closed_loop.data.folders import FolderData
 from closed_loop.data.glyphs import PadCrop, cache_dir
+from closed_loop.safely import write_whole
 
 RESULTS = Path(__file__).parent/'results'
 
@@ -35,6 +36,12 @@ class CropFlip(PadCrop):
         return torch.where(torch.rand(len(x),1,1,1)<.5, x.flip(-1), x)
 
 
+def save_whole(what, f):
+    "`torch.save` to a file that other benchmarks, which may run at the same time, see whole or not at all"
+    b = io.BytesIO(); torch.save(what, b); f.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(f, b.getvalue())
+
+
 def folder_key(folder):
     "A short name for a folder that no other folder has"
     f = Path(folder).resolve()
@@ -45,10 +52,9 @@ def folder_pixels(folder, size):
     "`train` and `val` of an image folder at one size, decoded once and kept in the cache folder"
     f = cache_dir()/f'pixels-{folder_key(folder)}-{size}.pt'
     if not f.exists():
-        f.parent.mkdir(parents=True, exist_ok=True)
         def read(ds): return torch.from_numpy(np.stack([np.asarray(ds.loader(p).resize((size,size), Image.Resampling.BOX)) for p in ds.paths])).permute(0,3,1,2).contiguous()
         tr = FolderData(Path(folder)/'train'); va = FolderData(Path(folder)/'val', classes=tr.classes)
-        torch.save(dict(x=read(tr), y=torch.tensor(tr.targets), xv=read(va), yv=torch.tensor(va.targets), classes=tr.classes), f)
+        save_whole(dict(x=read(tr), y=torch.tensor(tr.targets), xv=read(va), yv=torch.tensor(va.targets), classes=tr.classes), f)
     d = torch.load(f, weights_only=True)
     return Pixels(d['x'], d['y'], d['classes']), Pixels(d['xv'], d['yv'], d['classes'])
 
