@@ -14,8 +14,8 @@ PROBLEMS = {'glyphs, narrow, 1':dict(base='narrow', seed=1, Q=12), 'glyphs, narr
             'glyphs, underfit':dict(base='underfit', seed=2, Q=12), 'glyphs, middling':dict(base='middling', seed=2, Q=12), 'glyphs, strong':dict(base='strong', Q=12), '60 classes, not to the end':dict(seed=2, Q=8)}
 
 
-def one(name, data=None, seed=1, few=False, known={}, **how):
-    "Expected and realised gain of one problem, in points, for every way of the estimate's table; `known`: what was realised before"
+def one(name, data=None, seed=1, few=False, **how):
+    "Expected and realised gain of one problem, in points, for every way of the estimate's table"
     a = parser('').parse_args(['--data', data if name.startswith('60') else 'glyphs', *(str(o) for k,v in how.items() for o in (f'--{k}',v))])
     model,train,calib,test,flip = (folder_problem if name.startswith('60') else lambda s, a: glyph_problem(a.base, s, a))(seed, a)
     def run(preset='default', **kw): return looks(model, train, test, calib, seed, a, preset=preset, flip=flip, **kw)   # as benchmarks/accuracy.py --worth keeps it
@@ -24,25 +24,22 @@ def one(name, data=None, seed=1, few=False, known={}, **how):
     own = 'training further, then second look' if kept else 'second look'
 
     def realised(way):
-        if way not in (own,'several views') and 'training' not in way and way in known: return known[way]
         r = whole if way in (own,'several views') and not (kept and way=='several views') else run('thorough') if way==THOROUGH and not kept else run(**e.settings[way])
         f = flips(r.first.argmax(1) if r.came is None else r.came, r.base_probs.argmax(1) if way=='several views' else r.preds, r.targets)
         return 100*f.gain,100*f.T2F/f.N
     skip = ('%',THOROUGH) if kept else (', then ',)   # where training further helps, the whole second look without it is enough to compare with
-    ways = [w for w in e.table.index if w!='nothing' and not any(o in w for o in skip) and (not few or w in (own,'several views',e.best) or w in known and 'training' not in w)]
+    ways = [w for w in e.table.index if w!='nothing' and not any(o in w for o in skip) and (not few or w in (own,'several views',e.best,THOROUGH))]
     got = {w:realised(w) for w in ways}; top = max(g for g,_ in got.values())
     def row(w, g, lost): x = e.table.loc[w]; return dict(problem=name, way=w, expected=x.gain, error=x.error, realised=g, off=(x.gain-g)/max(x.error,1e-9), expected_T2F=x.T2F, T2F=lost, seconds=x.seconds, run=w==own, advised=w==e.best, short=top-g, advice=e.advice, pilot_seconds=e.seconds, run_seconds=whole.seconds, share=e.seconds/whole.seconds)
     return [row(w,*o) for w,o in got.items()]
 
 
 def main():
-    p = parser(__doc__); p.add_argument('--only', nargs='+', default=list(PROBLEMS)); p.add_argument('--few', action='store_true', help='realise the whole second look, views and the advice only, and what is stored'); args = p.parse_args()
+    p = parser(__doc__); p.add_argument('--only', nargs='+', default=list(PROBLEMS)); p.add_argument('--few', action='store_true', help='realise the whole second look, a thorough one, views and the advice only'); args = p.parse_args()
     df = pd.DataFrame(dict(problem=[]))
     for name in args.only:
         if name.startswith('60') and args.data=='glyphs': continue
-        df = pd.read_csv(RESULTS/'pilot.csv') if args.again else df
-        known = {r.way:(r.realised,r.T2F) for r in df[df.problem==name].itertuples()}   # of what does not train further, which the seed decides
-        new = pd.DataFrame(one(name, args.data, few=args.few, known=known, **PROBLEMS[name]))
+        new = pd.DataFrame(one(name, args.data, few=args.few, **PROBLEMS[name]))
         df = pd.read_csv(RESULTS/'pilot.csv') if args.again else df   # others may have written meanwhile
         df = pd.concat([df[df.problem!=name],new]); df = df.iloc[df.problem.map(list(PROBLEMS).index).argsort(kind='stable')]
         write('pilot', df, args.again); print(df.drop(columns='advice').round(2).to_string(), flush=True)

@@ -8,11 +8,13 @@ import torch
 
 from accuracy import looks, parser, row
 from closed_loop.confidence import fit_temperature
+from closed_loop.decide import favour
 from closed_loop.loaders import as_dl
 from closed_loop.look import Views, look
 from common import RESULTS, write
 from spend import problem
 
+CAUTIONS = 1.,1.1,1.25,1.5
 TRIES = ('K=10','K=15','V=0','layers=3','layers=all V=0','steps=2000')
 
 
@@ -30,11 +32,12 @@ def main():
     first,views = (look(m, as_dl(tune))[0] for m in (model,Views(model,.07,flip)))
     rows = pd.read_csv(f).to_dict('records') if args.again and f.exists() else []
     def add(what, c, preds, probs, *spent): rows.append(dict(seed=args.first, caution=c, N=len(y), **row(what, first, preds, y, *spent), log_likelihood=probs.gather(1,y[:,None]).clamp_min(1e-9).log().mean().item()))
-    if not rows: add('views', 1., views.argmax(1), (views/fit_temperature(views,y)).softmax(1))
+    p = (views/fit_temperature(views,y)).softmax(1)
+    for c in CAUTIONS if not rows else (): add('views', c, favour(p,first.argmax(1),c).argmax(1), p)
     for what in args.tries:
         if any(r['method']==what for r in rows): continue
         r = looks(model, train, tune, calib, args.first, args, flip=flip, preset='default', generalist=0, **settings(what))
-        for c in (1.,1.1,1.25,1.5): o = r.with_rule('validated', caution=c); add(what, c, o.preds, o.probs, o.plan, o.price, o.seconds)
+        for c in CAUTIONS: o = r.with_rule('validated', caution=c); add(what, c, o.preds, o.probs, o.plan, o.price, o.seconds)
         write(name, pd.DataFrame(rows), args.again); print(pd.DataFrame(rows[-4:]).round(3).to_string(), flush=True)
 
 
