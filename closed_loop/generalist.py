@@ -167,9 +167,9 @@ def no_use(
     return ends
 
 # %% ../nbs/22_generalist.ipynb #gen00007
-def _surely_more(was, now):
-    "Are more images right, by more than one standard error? Likelier labels with other mistakes would not be worth it"
-    d = now-was
+def _surely_more(was, now, caution=1.):
+    "Is more mended than destroyed, by more than one standard error? Likelier labels would not be worth other mistakes"
+    d = (now-was).where(now>=was, caution*(now-was))
     return bool(d.mean()>(1.01*d.std()/len(d)**.5 if len(d)>1 else 0.))
 
 # %% ../nbs/22_generalist.ipynb #gen00005
@@ -201,7 +201,7 @@ def make_generalist(
         return Generalist(steps, *[float('nan')]*2, 0, time.perf_counter()-t, steps*cfg.bs, True, [], state)
     i = max(range(len(curve)), key=lambda i: curve[i][1])
     was,now = ((o==probes.targets).float() for o in (probes.seen.argmax(1),said[i]))
-    kept = curve[i][1]>base and (not stops or _surely_more(was,now))
+    kept = curve[i][1]>base and (not stops or _surely_more(was,now,cfg.caution))
     return Generalist(curve[-1][0], was.mean().item(), now.mean().item(), len(probes.targets), time.perf_counter()-t,
                       curve[-1][0]*cfg.bs, kept, [(0,base),*curve], state if kept else None)
 
