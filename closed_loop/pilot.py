@@ -46,11 +46,12 @@ def gain_of(
     d:Tensor, # (n,) changes of labelled images
     e:Tensor=None, # (n,) what was expected of them
     others:Tensor=None, # (m,) what is expected of unlabelled images
-)->tuple: # mean gain and its standard error
+)->tuple: # mean gain, its standard error, and the deviation of one image from it
     "Expected gain per image; labelled images alone, or unlabelled ones corrected by them"
     def err2(x): return (x.var()/len(x)).item() if len(x)>1 else 1.
-    if e is None or others is None or not len(others): return d.mean().item(),err2(d)**.5
-    return (others.mean()+(d-e).mean()).item(),(err2(d-e)+err2(others))**.5
+    if e is None or others is None or not len(others): x,mean,err = d,0.,0.
+    else: x,mean,err = d-e,others.mean().item(),err2(others)
+    return mean+x.mean().item(),(err2(x)+err)**.5,(len(x)*err2(x))**.5
 
 # %% ../nbs/30_pilot.ipynb #ef3540cd
 def _row(way, gain, err, lost, seconds, price=0):
@@ -64,8 +65,8 @@ def _views_row(cfg, start):
     p,q = (favour((z/pr.T).softmax(1), a, cfg.caution)
            for z,a in ((pr.views,first),(start.views,start.first.argmax(1))))
     d = changes(first, p.argmax(1), pr.targets)
-    g,e = gain_of(d, expected_changes(first,p), expected_changes(start.first.argmax(1),q))
-    return _row('several views', g, e, (d<0).float().mean().item(), seconds)
+    g,e,s = gain_of(d, expected_changes(first,p), expected_changes(start.first.argmax(1),q))
+    return _row('several views', g, (e**2+s**2/len(q))**.5, (d<0).float().mean().item(), seconds)
 
 def _further_row(problem, cfg, start, device, part=32):
     "Training further on all classes, without views: the beginning of its learning curve, and where that leads"
@@ -81,11 +82,11 @@ def _further_row(problem, cfg, start, device, part=32):
         return _row('training further', 0., 0., 0., each*steps/8, cfg.bs*steps/8)
     d = [changes(was, o, pr.targets) for o in said]
     rate = np.polyfit([base,*(s for _,s in curve)], [0.,*(o.mean().item() for o in d)], 1)[0]   # answers per likelihood
-    (g,err),extra = gain_of(d[-1]),max(0.,rate)*(lead-end)
+    (g,err,s),extra = gain_of(d[-1]),max(0.,rate)*(lead-end)
     wrong = max(1e-9, (was!=pr.targets).float().mean().item())
     gain = wrong*(1-np.exp(-max(0.,g+extra)/wrong))   # no more can be mended than is wrong
-    return _row('training further', gain, (err**2+extra**2/3)**.5, (d[-1]<0).float().mean().item(), each*steps,
-                cfg.bs*steps)
+    err = (err**2+s**2/len(start.first)+extra**2/3)**.5
+    return _row('training further', gain, err, (d[-1]<0).float().mean().item(), each*steps, cfg.bs*steps)
 
 # %% ../nbs/30_pilot.ipynb #7479cf3f
 THOROUGH = 'thorough second look' # with a group of layers more, and twice the updates
@@ -106,7 +107,7 @@ def _quarter(cfg):
     return max(1,round(n/4))/n
 
 def _tried(problem, cfg, start, tasks, device):
-    "What a few tasks add to views, its error, and what they destroy, in points, carried over to all tasks"
+    "What a few tasks add to views, its error, what they destroy, and chance, in points, carried over to all tasks"
     pr = start.probes
     with ready(problem, cfg, device, probe_dl=pr.dl, plan=tasks) as run:
         looks = run_plan(run, tasks, problem.C, progress=False)
@@ -116,11 +117,12 @@ def _tried(problem, cfg, start, tasks, device):
     b,q = _answers(start.first[hard], start.views if start.views is None else start.views[hard], looks.second,
                    _renumbered(tasks,'members'), cfg, both)
     d = changes(a, p.argmax(1), both.targets)
-    g,e = gain_of(d, expected_changes(a,p), expected_changes(b,q))
-    e = max(e, gain_of(changes(a, half.argmax(1), both.targets))[1])   # no weight, no change, but chance all the same
+    (g,*e),(_,*other) = (gain_of(d, expected_changes(a,p), expected_changes(b,q)),
+                         gain_of(changes(a, half.argmax(1), both.targets)))
+    e,s = map(max, e, other)   # no weight, no change, but chance all the same
     worth = [sum(mendable(t,start.probs) for t in o) for o in (start.plan,tasks)]
     k = 100*worth[0]/max(worth[1],1e-9)*len(hard)/len(start.first)   # images of all tasks, as good as these
-    return k*g,k*e,k*(d<0).float().mean().item()
+    return k*g,k*e,k*(d<0).float().mean().item(),100*s*len(start.plan.members)**.5/len(start.first)
 
 def _renumbered(plan, which):
     "A plan whose members are the rows of its sorted members or probes"
@@ -143,8 +145,9 @@ def _expected(add, err, times, updates, most):
 
 def _second_row(way, tried, times, cost, seen, updates, most):
     "A second look on top of several views"
-    (add,err,lost),(seconds,price) = tried,cost
+    (add,err,lost,chance),(seconds,price) = tried,cost
     add,err = _expected(add, err, times, updates, most)
+    err = (err**2+chance**2)**.5
     return _added(dict(way=way, gain=add, error=err, T2F=lost, seconds=seconds, price=price), seen)
 
 def _added(a, b):
