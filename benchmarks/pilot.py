@@ -10,7 +10,7 @@ from closed_loop.fates import flips
 from closed_loop.pilot import THOROUGH
 from common import RESULTS, write
 
-PROBLEMS = {'glyphs, narrow, 1':dict(base='narrow', seed=1, Q=12), 'glyphs, narrow, 2':dict(base='narrow', seed=2, Q=12), '60 classes, narrow':dict(width=8, base_epochs=40, Q=8), '60 classes, to the end':dict(base_epochs=30, Q=8),
+PROBLEMS = {'glyphs, narrow, 1':dict(base='narrow', seed=1), 'glyphs, narrow, 2':dict(base='narrow', seed=2), '60 classes, narrow':dict(width=8, base_epochs=40, Q=8), '60 classes, to the end':dict(base_epochs=30, Q=8),
             'glyphs, underfit':dict(base='underfit', seed=2, Q=12), 'glyphs, middling':dict(base='middling', seed=2, Q=12), 'glyphs, strong':dict(base='strong', Q=12), '60 classes, not to the end':dict(seed=2, Q=8)}
 
 
