@@ -48,7 +48,8 @@ def gain_of(
     others:Tensor=None, # (m,) what is expected of unlabelled images
 )->tuple: # mean gain, its standard error, and the deviation of one image from it
     "Expected gain per image; labelled images alone, or unlabelled ones corrected by them"
-    def err2(x): return (x.var()/len(x)).item() if len(x)>1 else 1.
+    def err2(x):   # with one change more than was seen
+        return (x.var().item()*len(x)+1)/len(x)**2 if len(x)>1 else 1.
     if e is None or others is None or not len(others): x,mean,err = d,0.,0.
     else: x,mean,err = d-e,others.mean().item(),err2(others)
     return mean+x.mean().item(),(err2(x)+err)**.5,(len(x)*err2(x))**.5
