@@ -69,7 +69,7 @@ def _spread(y, gap):
 def _names(ax, t):
     "What is on the left is named where it is, what is on the right in the margin"
     at = ax.transAxes.inverted().transform(ax.transData.transform(t[['seconds','gain']]))
-    left,kw = at[:,0]<.42,dict(va='center', color=_GREY, fontsize=9)
+    left,kw = at[:,0]<.37,dict(va='center', color=_GREY, fontsize=9)
     for m,x,g in t.loc[left,['method','seconds','gain']].values:
         ax.annotate(m, (x,g), (8,-9), textcoords='offset points', **kw)
     line = dict(arrowstyle='-', color=_GREY, lw=.4, shrinkA=1, shrinkB=0, relpos=(0,.5))
