@@ -1,5 +1,5 @@
 "Test notebooks as `nbdev_test` does, each in a process of its own: what one registers must not be there for the next."
-import multiprocessing, multiprocessing.connection, os, sys, time
+import multiprocessing, multiprocessing.connection, os, signal, sys, time
 from pathlib import Path
 
 from nbdev.config import get_config
@@ -19,6 +19,7 @@ def run(path, flags):
 def main():
     "All notebooks, or those named on the command line; slow imports are made once, before the processes part"
     os.environ['IN_TEST'] = '1'
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # who starts this in the background has it ignored
     paths = [Path(p).resolve() for p in sys.argv[1:]]
     os.chdir(ROOT)
     import fastai.vision.all, matplotlib.pyplot, pandas, sklearn.cluster, torchvision  # noqa: F401
