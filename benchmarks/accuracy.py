@@ -16,7 +16,7 @@ from fastai.data.core import DataLoaders
 from fastai.learner import Learner
 from torch import nn
 
-from closed_loop.adapt import adapt, adapt_learner, rollback
+from closed_loop.adapt import KeepBest, adapt, adapt_learner, rollback
 from closed_loop.auxset import AuxSet
 from closed_loop.commands import said
 from closed_loop.confidence import find_hard
@@ -147,11 +147,12 @@ def one_seed(problem, seed, args):
     return [{'seed':seed, 'N':len(y), 'hard':len(paper.hard), **r} for r in rows]
 
 
-def trained(model, train, steps, seed, layers):
-    "Weights after further training on all classes"
-    with rollback(model):
-        train_further(*deep_part(model, train, layers, seed), steps, seed=seed)
-        return {k:v.clone() for k,v in model.state_dict().items()}
+def trained(model, train, at, seed, layers):
+    "Weights after so many updates on all classes, of one run: the mean of its weights can be looked at at any time"
+    states = {}
+    def take(): states[sorted(at)[len(states)]] = {k:v.clone() for k,v in model.state_dict().items()}; return len(states)
+    with rollback(model): train_further(*deep_part(model, train, layers, seed), max(at), seed=seed, looks=[KeepBest(take, at=set(at))])
+    return states
 
 
 def worth(problem, seed, args, stored=()):
@@ -169,20 +170,21 @@ def worth(problem, seed, args, stored=()):
     if not there('kNN re-ranking'):
         hard = find_hard(first, CLIConfig.eps); p,t = remembered(kept(args,knn=len(hard),seed=seed), knn_rerank, model, train, test, first, hard, args.K); other('kNN re-ranking', p.clamp_min(1e-9).log(), t)
     for name,labelled in {'default':calib, 'thorough':calib, 'default, no labelled images':None}.items():
-        if name not in args.presets: continue
-        if not there(name):
-            r = looks(model, train, test, labelled, seed, args, flip=flip, preset=name.split(',')[0]); print(r, flush=True)
-            for n,o in ((name,r),(f'{name}, no caution',r.with_rule('validated', caution=1.))):
-                add(dict(row(n, first, o.preds, y, o.plan, o.price, o.seconds), hard=len(o.hard), tried=r.further.steps if r.further else 0, further=r.further.steps if r.further and r.further.kept else 0))
-        if labelled is None or not args.pft or name=='thorough' and seed-args.first>=args.pft: continue
-        price = int(there(name)['price']); same = dict(price=price, seed=seed, **said(layers=args.layers))
-        if not there(f"PFT at {name}'s price"):
-            further,t = remembered(kept(args,further=1,**same), trained, model, train, price//64, seed, layers)
-            with rollback(model):
-                model.load_state_dict(further)
-                for n,m in {f"PFT at {name}'s price":model, f"PFT + TTA at {name}'s price":Views(model,**views)}.items(): (z,_),tl = timed(look, m, as_dl(test)); other(n, z, t+tl, price)
-        if name=='default' and layers=='all' and seed-args.first<args.ingredients and not there(n:=f"snapshots + TTA at {name}'s price"):
-            p,t = remembered(kept(args,snapshots=4,**same), snapshots, model, train, test, price, seed=seed, layers=layers, **views); other(n, p.clamp_min(1e-9).log(), t, price)
+        if name not in args.presets or there(name): continue
+        r = looks(model, train, test, labelled, seed, args, flip=flip, preset=name.split(',')[0]); print(r, flush=True)
+        for n,o in ((name,r),(f'{name}, no caution',r.with_rule('validated', caution=1.))):
+            add(dict(row(n, first, o.preds, y, o.plan, o.price, o.seconds), hard=len(o.hard), tried=r.further.steps if r.further else 0, further=r.further.steps if r.further and r.further.kept else 0))
+    same = dict(seed=seed, **said(layers=args.layers))
+    prices = {n:int(there(n)['price']) for n in ('default','thorough') if args.pft and there(n) and not there(f"PFT at {n}'s price") and (n=='default' or seed-args.first<args.pft)}
+    if prices:
+        at = {p//64 for p in prices.values()}
+        states,t = remembered(kept(args,further=sorted(at),**same), trained, model, train, at, seed, layers)
+    for name,price in prices.items():
+        with rollback(model):
+            model.load_state_dict(states[price//64])
+            for n,m in {f"PFT at {name}'s price":model, f"PFT + TTA at {name}'s price":Views(model,**views)}.items(): (z,_),tl = timed(look, m, as_dl(test)); other(n, z, t*(price//64)/max(at)+tl, price)
+    if (d:=there('default')) and layers=='all' and seed-args.first<args.ingredients and not there(n:="snapshots + TTA at default's price"):
+        price = int(d['price']); p,t = remembered(kept(args,snapshots=4,price=price,**same), snapshots, model, train, test, price, seed=seed, layers=layers, **views); other(n, p.clamp_min(1e-9).log(), t, price)
     print(pd.DataFrame(rows)[['method','top1','gain','F2T','T2F','price','ms_per_image']].round(2).to_string(), flush=True)
     return rows
 
