@@ -92,6 +92,7 @@ def plot_frontier(
         _panel(ax, p if ablations else p[~p.ablation])
         _names(ax, p[~p.ablation])
         ax.set_title(title, loc='left', color=_GREY, fontsize=10)
+        ax.minorticks_off()   # the panels alike, however few decades they show
     for ax in axs.flat[len(titles):]: ax.remove()
     key = [_dot(_CLI,1,'second looks'), _dot(_OTHER,1,'other methods'), *(_dot(_GREY,o,f'T2F {o} %') for o in (.2,1,5))]
     fig.legend(handles=key, loc='outside upper center', ncols=5, frameon=False, labelcolor=_GREY, fontsize=9)
