@@ -46,7 +46,7 @@ def _panel(ax, t):
     "The methods of one problem"
     ours = t.method.str.match(r'(.*, )?(paper|default|thorough)(,|$)|\+ ')
     dots = dict(s=_area(t.T2F), c=np.where(ours,_CLI,_OTHER), alpha=np.where(t.ablation,.15,.8))
-    ax.scatter(t.seconds, t.gain, linewidths=0, zorder=3, **dots)
+    ax.scatter(t.seconds, t.gain, linewidths=0, zorder=3, clip_on=False, **dots)
     ax.set(xscale='log', xmargin=.12, ymargin=.16)
     best = t[t.frontier].sort_values('seconds')
     ax.step(best.seconds, best.gain, where='post', color=_GREY, lw=1, zorder=1)
