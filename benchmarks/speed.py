@@ -73,12 +73,13 @@ def overhead(args):
 
 
 def idle(args):
-    "Nothing is hard"
-    model,train,test = glyph_model(progress=False),glyphs(100),glyphs(60,'test')
-    dl = as_dl(test, 256)
-    def loop(): cli_predict(model, train, dl, eps=0, progress=False, device='cpu')
-    (a,b),r,spread = side_by_side(loop, lambda: look(model, dl), repeats=3*args.repeats)
-    bar('idle', 'cli_predict without hard images / a forward pass, 9,600 glyphs', r, '<= 1.05', r<=1.05, loop=f'{a:.2f} s', forward=f'{b:.2f} s', spread=spread)
+    "Nothing is hard: the loop alone, and with the samples, of a fixed size, in which the default preset looks for a shift and for something to mend"
+    model,train = glyph_model(progress=False),glyphs(100)
+    for n,what,kw in ((60,'cli_predict without hard images (shift=None, generalist=0)',dict(shift=None,generalist=0)), (300,'the same with the default preset',{})):
+        dl = as_dl(glyphs(n,'test'), 256)
+        def loop(): cli_predict(model, train, dl, eps=0, progress=False, device='cpu', **kw)
+        (a,b),r,spread = side_by_side(loop, lambda: look(model, dl), repeats=3*args.repeats)
+        bar('idle', f'{what} / a forward pass, {160*n:,} glyphs', r, '<= 1.05', r<=1.05, loop=f'{a:.2f} s', forward=f'{b:.2f} s', spread=spread)
 
 
 def task_plan(Q, members=20, K=10, C=160): return Plan([Task(list(range(q*members,(q+1)*members)), [(q*K+k)%C for k in range(K)]) for q in range(Q)])
