@@ -73,13 +73,17 @@ def overhead(args):
 
 
 def idle(args):
-    "Nothing is hard: the default preset, which looks at samples of a fixed size for a shift and for something to mend, and the loop without these"
+    "Nothing is hard: the default preset, which looks for a shift in samples of a fixed size, and the loop without that; seconds, and images that pass the network"
     model,train = glyph_model(progress=False),glyphs(100)
     for n,what,kw in ((60,'',{}), (300,'',{}), (60,' (shift=None, generalist=0)',dict(shift=None,generalist=0))):
         dl = as_dl(glyphs(n,'test'), 256)
         def loop(): cli_predict(model, train, dl, eps=0, progress=False, device='cpu', **kw)
         (a,b),r,spread = side_by_side(loop, lambda: look(model, dl), repeats=3*args.repeats)
         bar('idle', f'cli_predict without hard images{what} / a forward pass, {160*n:,} glyphs', r, '<= 1.05', r<=1.05, loop=f'{a:.2f} s', forward=f'{b:.2f} s', spread=spread)
+        seen = []
+        h = model.register_forward_pre_hook(lambda m,x: seen.append(len(x[0]))); loop(); h.remove()
+        r = sum(seen)/160/n
+        bar('idle', f'images that pass the network without hard images{what} / test images, {160*n:,} glyphs', r, '<= 1.05', r<=1.05, images=sum(seen))
 
 
 def task_plan(Q, members=20, K=10, C=160): return Plan([Task(list(range(q*members,(q+1)*members)), [(q*K+k)%C for k in range(K)]) for q in range(Q)])

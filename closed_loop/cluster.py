@@ -197,7 +197,8 @@ def ray_executor(
     with _joined(ray, address):
         n,need,here = share_out(ray.nodes(), device, cores, plan and len(plan))
         with on_device(problem.model, 'cpu'):
-            opened,subset = (problem,cfg,kind,cbs,probe_dl,plan or ()),{cfg.subset:CHOICES['subset'][cfg.subset]}
+            bare = replace(problem, seen=None, came=None)   # workers train; what was said stays here
+            opened,subset = (bare,cfg,kind,cbs,probe_dl,plan or ()),{cfg.subset:CHOICES['subset'][cfg.subset]}
             job = ray.put(dict(opened=opened, subset=subset, threads=cores if kind=='cpu' else None, auto=(auto,here)))
         actor = ray.remote(max_restarts=-1, max_task_retries=_RETRIES, **need)(Worker)
         hired = []

@@ -115,7 +115,7 @@ def _answer(folders, preset, num_workers, decode, flip, extra, out=None, how={},
     if flip is None: flip = usual.views>0   # mirrored, as folders are in training
     args = {**dict(preset=preset, num_workers=num_workers, flip=flip), **settings, **extra}
     if out is None: return cli_estimate(**data, **args)
-    check_room(out, 24*len(data['test'])*len(data['train'].classes) + 2**24)   # looks, and the tasks they come from
+    check_room(out, 28*len(data['test'])*len(data['train'].classes) + 2**24)   # looks, and the tasks they come from
     return cli_predict(**data, **args, **how, store=out/'tasks', progress=_progress())
 
 # %% ../nbs/32_commands.ipynb #96180db6

@@ -14,10 +14,9 @@ from fastai.learner import Learner
 from .checkpoint import TaskStore, make_manifest
 from .config import CLIConfig, choose
 from .estimate import Estimate, estimate_run
-from .generalist import trained_further
+from .generalist import asked_once, trained_further
 from .inputs import Problem, check_classes, learner_files, open_all
 from .keep import mean_epochs
-from .loaders import as_labels
 from .look import look
 from .pilot import spend, try_ways
 from .plan import Plan, make_plan
@@ -46,11 +45,12 @@ def cli_predict(
     "Closed-loop inference: a first look at all of `test`, a second one at what is hard"
     how = dict(store=store, end=ends(minutes), executor=executor, address=address)
     problem,cfg = open_all(model, train, test, calib, preset, **kwargs)
-    with problem.at_work(device, cfg.precision) as dev, like_test(problem, cfg, dev) as (cfg,said):
+    with problem.at_work(device, cfg.precision) as dev, asked_once(problem, cfg, dev, store), \
+         like_test(problem, cfg, dev) as (cfg,said):
         if cfg.pilot: cfg = spend(problem, cfg, partial(look_and_plan,problem,cfg,dev), dev, how['end'], store)
         with trained_further(problem,cfg,dev,cbs,store,how['end']) as g, on_shifted(problem,cfg,dev) as see:
             res = closed_loop(problem, cfg, dev, cbs, progress, see, **how)
-        if cfg.meets_shift or g and g.kept: res.came = look(problem.model, problem.test_dl, dev)[0].argmax(1)
+        if cfg.meets_shift or g and g.kept: res.came = problem.first(dev)[0].argmax(1)
     res.shift,res.further,res.price = said,g,res.price+(g.images if g else 0)
     return res
 
@@ -70,12 +70,11 @@ def closed_loop(
         t,plan = time.perf_counter(),start.plan
         looks = second_look(problem, start, cfg, device, cbs, progress, kept, **how)
     start.times['second look'] = max(looks.seconds, time.perf_counter()-t)
-    hard = torch.tensor(sorted(plan.members), dtype=torch.long)
     done = Plan([t for i,t in enumerate(plan) if i not in looks.unfinished])
     price = round(done.price(counts:=problem.aux.counts(cfg.proportion))*mean_epochs(done,counts,cfg))
-    return CLIResult(start.first, hard, looks.second, plan, cfg, start.targets, problem.aux.vocab, problem.paths,
-        start.times, price, both_looks(done,start.probes,looks.probes), start.views, problem.image,
-        diverged=looks.diverged, check=start.check, unfinished=looks.unfinished)
+    return CLIResult(start.first, torch.tensor(sorted(plan.members),dtype=torch.long), looks.second, plan, cfg,
+        start.targets, problem.aux.vocab, problem.paths, start.times, price, both_looks(done,start.probes,looks.probes),
+        start.views, problem.image, diverged=looks.diverged, check=start.check, unfinished=looks.unfinished)
 
 # %% ../nbs/00_core.ipynb #5d8f38b9
 def look_and_plan(
@@ -84,21 +83,22 @@ def look_and_plan(
     device:str='cpu', first_look=look, # where the model is; (model, loader, device) -> logits, labels
 )->FirstLook:
     "First look, hard images, and their plan"
-    t0 = time.perf_counter()
-    first,targets = first_look(problem.model, problem.test_dl, device)
-    if targets is None: targets = problem.targets
-    if targets is not None: targets = torch.as_tensor(as_labels(targets, 'test', problem.C))
+    (first,targets,t),t0 = problem.first(device, first_look),time.perf_counter()
     check = check_first_look(problem, first, targets, device, first_look, cfg.shift=='style')
     start,t1 = FirstLook(first, targets, None, Plan([],cfg.planner,cfg.K), {}, check),time.perf_counter()
     hard,t2 = look_closer(problem, cfg, start, device, first_look),time.perf_counter()
-    T = start.probes.T if start.probes and cfg.planner=='coverage' else 1.   # the paper clusters what the model says
-    plan = make_plan(start.seen/T, hard, cfg.planner, cfg.K, seed=cfg.seed, merge=cfg.merge, cover=cfg.cover,
-                     counts=problem.aux.counts(cfg.proportion), **cfg.limits())
-    if cfg.planner=='coverage': plan = gather(plan, (start.seen/T).softmax(1))
-    check_classes(plan, problem.aux)
-    start.plan = assign_probes(plan, start.probes, cfg, start.seen)
-    start.times = {'first look':t1-t0, 'labelled images and views':t2-t1, 'plan':time.perf_counter()-t2}
+    if len(hard): start.plan = _tasks(problem, cfg, start, hard)
+    start.times = {'first look':t+t1-t0, 'labelled images and views':t2-t1, 'plan':time.perf_counter()-t2}
     return start
+
+def _tasks(problem, cfg, start, hard):
+    "A plan for hard images, with the labelled ones that judge it"
+    T = start.probes.T if start.probes and cfg.planner=='coverage' else 1.   # the paper clusters what the model says
+    plan = make_plan(z:=start.seen/T, hard, cfg.planner, cfg.K, seed=cfg.seed, merge=cfg.merge, cover=cfg.cover,
+                     counts=problem.aux.counts(cfg.proportion), **cfg.limits())
+    if cfg.planner=='coverage': plan = gather(plan, z.softmax(1))
+    check_classes(plan, problem.aux)
+    return assign_probes(plan, start.probes, cfg, start.seen)
 
 # %% ../nbs/00_core.ipynb #594260ec
 def second_look(
@@ -128,8 +128,8 @@ def cli_estimate(
 )->Estimate:
     "First look and plan, what the second look would take, and what it is expected to gain"
     problem,cfg = open_all(model, train, test, calib, preset, **kwargs)
-    with problem.at_work(device, cfg.precision) as dev, like_test(problem, cfg, dev) as (cfg,_), \
-         on_shifted(problem, cfg, dev) as see:
+    with problem.at_work(device, cfg.precision) as dev, asked_once(problem, cfg, dev), \
+         like_test(problem, cfg, dev) as (cfg,_), on_shifted(problem, cfg, dev) as see:
         start = look_and_plan(problem, cfg, dev, see)
         e = estimate_run(problem, cfg, start, dev)
         if pilot: e.pilot = try_ways(problem, cfg, start, dev)

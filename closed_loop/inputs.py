@@ -6,17 +6,18 @@
 __all__ = ['Problem', 'open_problem', 'config_for', 'usual_K', 'open_all', 'learner_files', 'check_classes']
 
 # %% ../nbs/14_inputs.ipynb #86b70e7d
-import numpy as np, torch
+import numpy as np, time, torch
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 from fastai.data.core import Datasets
 from fastai.data.transforms import get_image_files
 from fastai.torch_core import no_random
 from fastai.learner import Learner
+from fastcore.basics import patch
 from .auxset import AuxSet
 from .confidence import check_eps
 from .config import CLIConfig, check_config, make_config
@@ -25,7 +26,7 @@ from .data.folders import folder_datasets, same_as
 from . import decide as _rules # so that they are registered
 from .layers import deep_groups
 from .loaders import as_dl, as_labels, paths_of, sub_dl, vocab_of
-from .look import as_pair, in_precision, on_device, split_batch
+from .look import as_pair, in_precision, look, on_device, split_batch
 from .outputs import Answers, answering, find_answers, try_images, unwrap_model
 from .plan import Plan, check_plan
 from .workers import close_pools
@@ -41,6 +42,7 @@ class Problem:
     answers:Answers=None # what the classifier answers with
     targets:list=None    # true classes of test images that bring none themselves
     seen:dict=None       # what the classifier said of held-out images, shared by problems that have the same ones
+    came:tuple=None      # what it said of the test images, and the seconds that took: then it is not asked again
 
     def __post_init__(self): self.answers = self.answers or Answers(self.aux.C)
     @property
@@ -78,6 +80,29 @@ def _sample(dl, device, n=2):
         why = f'{type(e).__name__}: {str(e).strip().splitlines()[0][:120]}'
         raise ValueError(f"the images cannot be put into a batch ({why}): expected tensors of one size; "
                          "add a transform such as Resize, CenterCrop and ToTensor") from e
+
+# %% ../nbs/14_inputs.ipynb #b69b53d4
+@patch
+def first(self:Problem,
+    device='cpu', # where the model is
+    how=look, # (model, loader, device) -> logits, labels
+)->tuple: # logits; true classes, where known; seconds
+    "What the classifier says of the test images, if it has not said it"
+    if how is look and self.came is not None: return self.came
+    t,(z,y) = time.perf_counter(),how(self.model, self.test_dl, device)
+    t = time.perf_counter()-t
+    if y is None: y = self.targets
+    return z, None if y is None else torch.as_tensor(as_labels(y,'test',self.C)), t
+
+@patch
+def first_of(self:Problem,
+    some, # places of test images
+    device='cpu', # where the model is
+    how=look, # (model, loader, device) -> logits, labels
+)->Tensor: # logits
+    "What it says of some of them"
+    if how is look and self.came is not None: return self.came[0][some]
+    return how(self.model, sub_dl(self.test_dl,some), device)[0]
 
 # %% ../nbs/14_inputs.ipynb #b56a0ca0
 def _is_folder(o): return isinstance(o,(str,Path))

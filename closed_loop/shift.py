@@ -91,9 +91,12 @@ def sample_of(
     n:int=512, # images, spread over it, whose statistics stand for all
 ): # a loader of these
     "A sample of a loader's images"
+    return sub_dl(dl, _spread(dl,n), even=True)   # a last batch of one image would have no variance
+
+def _spread(dl, n=512):
+    "Where these are in the loader"
     total = getattr(dl,'n',None) or len(dl.dataset)
-    idxs = np.unique(np.linspace(0, total-1, min(n,total)).round().astype(int))
-    return sub_dl(dl, idxs, even=True)   # a last batch of one image would have no variance
+    return np.unique(np.linspace(0, total-1, min(n,total)).round().astype(int))
 
 class ShiftedLook:
     "Logits of every image with the statistics of these images, over several views: unusual images are worth them"
@@ -174,13 +177,12 @@ def stats_distance(
     return float(torch.stack([d(m,a,v) for m,(a,v) in zip(norms(model),stats)]).mean())
 
 # %% ../nbs/16_shift.ipynb #noticed2
-def _distances(model, dl, ref, device):
-    "How far images are from the training images, by BatchNorm and by pixels, as far as both can be told"
-    b,res = list(dl),{}
-    if norms(model): res['statistics'] = stats_distance(model, image_stats(model, b, device))
-    same = ref and ref.size==tuple(split_batch(b[0])[0].shape[1:])
-    if same: res['pixels'] = look_distance(image_moments(b,device), ref)
-    return res
+def _distances(problem, others, device):
+    "How to tell how far images are from the training images, as far as it can be told: by pixels, by BatchNorm"
+    model,one = problem.model,problem.sample()
+    if one.dim()==4 and (ref:=image_moments(sample_of(others),device)).size==tuple(one.shape[1:]):
+        yield 'pixels',lambda dl: look_distance(image_moments(dl,device), ref)
+    if norms(model): yield 'statistics',lambda dl: stats_distance(model, image_stats(model,dl,device))
 
 def _draw(p, rng):
     "A class for each row of probabilities"
@@ -202,14 +204,16 @@ def notice_shift(
     known = [c for c,ix in enumerate(problem.aux.index) if len(ix)]
     half,rest = ([problem.aux.index[c][i::2] for c in known] for i in (0,1))   # no image is compared with itself
     others = sub_dl(plain, np.concatenate(rest if any(map(len,rest)) else half))
-    ref = image_moments(sample_of(others),device) if problem.sample().dim()==4 else None
-    p = look(problem.model, test, device)[0].softmax(1)[:,known].double().numpy()+1e-9
-    def like(): return sub_dl(plain, [rng.choice(half[i]) for i in _draw(p,rng)], even=True)
-    far,*near = (_distances(problem.model, o, ref, device) for o in (test,*(like() for _ in range(draws))))
-    if not far: return False,'nothing tells of a shift: no BatchNorm layer, and images of several sizes, or no images'
-    ratio = {k:v/max(1e-12,*(o[k] for o in near)) for k,v in far.items()}
-    need = dict(statistics=statistics*(1 if 'pixels' in far else 2), pixels=pixels)   # alone they are easily misled
-    is_one = all(v>need[k] for k,v in ratio.items())
+    how,ratio = dict(_distances(problem,others,device)),{}
+    if not how: return False,'nothing tells of a shift: no BatchNorm layer, and images of several sizes, or no images'
+    p = problem.first_of(_spread(problem.test_dl), device).softmax(1)[:,known].double().numpy()+1e-9
+    def like(): return sub_dl(plain, [half[i][rng.integers(len(half[i]))] for i in _draw(p,rng)], even=True)
+    sets = [like() for _ in range(draws)]
+    need = dict(statistics=statistics*(1 if 'pixels' in how else 2), pixels=pixels)   # alone they are easily misled
+    for k,f in how.items():   # the quick one first; the first that finds them near enough ends it
+        far,*near = map(f, (test,*sets))
+        ratio[k] = far/max(1e-12,*near)
+        if not (is_one:=ratio[k]>need[k]): break
     said = ' and '.join(f'{k} {v:.1f} times' for k,v in ratio.items())
     return is_one,f"the test images are {'' if is_one else 'not '}shifted: {said} as far as those of training images"
 

@@ -189,6 +189,28 @@ def test_a_pilot_chooses_and_the_run_goes_on(unsure_model, tmp_path, capsys):
     assert all(torch.equal(v, before[k]) for k, v in unsure_model.state_dict().items())
 
 
+@pytest.mark.parametrize('settings', [{}, dict(steps=4, generalist=8, K=3, quantile=.5)])
+def test_nobody_is_asked_twice(settings, data, tmp_path):
+    "The network as it came sees each image once; from a store, none but the few by which data is checked"
+    x, y = data
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 6))
+    test, asked, own = x[:40]+.01, [], net[0].weight.detach().clone()
+    def count(m, a):
+        if not torch.is_grad_enabled() and torch.equal(m[0].weight, own): asked.extend(o.numpy().tobytes() for o in a[0])
+    net.register_forward_pre_hook(count)
+    kw = {**QUICK, 'preset': 'default', 'quantile': 0, 'views': 0., 'flip': False, 'store': tmp_path/'a', **settings}
+    def run():
+        asked.clear()
+        res = cli_predict(net, TensorDataset(x, y), TensorDataset(test, y[:40]), calib=TensorDataset(x-.01, y), **kw)
+        return res, [asked.count(o.numpy().tobytes()) for o in test]
+    res, n = run()
+    assert n[2:] == [1]*38, n   # two are tried when the data is opened
+    again, n = run()
+    assert n[2:] == [0]*38 and torch.equal(again.probs, res.probs)
+    assert not settings or len(res.hard) and res.further.steps == 8
+
+
 def test_a_run_without_time_goes_on_as_it_began(unsure_model, tmp_path):
     "Training further is not begun later: the tasks would be those of another network"
     torch.manual_seed(0)
