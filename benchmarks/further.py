@@ -2,6 +2,7 @@
 
     python benchmarks/further.py --data path/to/tiny-imagenet-60
     python benchmarks/further.py --data path/to/tiny-imagenet-60 --own   # what training images tell where no others have labels
+    python benchmarks/further.py --data path/to/tiny-imagenet-60 --own --seed 3 --only "60 classes, not to the end"   # a network that they take for converged
     python benchmarks/further.py --data path/to/tiny-imagenet-60 --wd 0.0001 0.001 0.01   # weight decay
 """
 import pandas as pd
@@ -21,10 +22,10 @@ OWN = {'glyphs, three epochs':dict(), **PROBLEMS}
 FALLING = 500,2000   # updates, each from the beginning
 
 
-def opened(name, data, **how):
-    "Network and images of seed 0"
+def opened(name, data, seed=0, **how):
+    "Network and images of a seed"
     a = parser('').parse_args(['--data', data if name.startswith('60') else 'glyphs', *(str(o) for k,v in how.items() for o in (f'--{k}',v))])
-    return folder_problem(0, a) if name.startswith('60') else glyph_problem(a.base, 0, a)
+    return folder_problem(seed, a) if name.startswith('60') else glyph_problem(a.base, seed, a)
 
 
 def curves(name, data, most, falling, decays=(), **how):
@@ -48,10 +49,10 @@ def curves(name, data, most, falling, decays=(), **how):
             yield row('falling rate', n)
 
 
-def own_images(name, data, **how):
+def own_images(name, data, seed=0, **how):
     "Scores over several views, without a calibration set: of images set aside, of others that stay in training, and of labelled ones that the network has never seen"
-    model,train,calib,test,flip = opened(name, data, **how)
-    problem,cfg = open_all(model, train, test, generalist='auto', flip=flip, Q=8 if name.startswith('60') else 12)
+    model,train,calib,test,flip = opened(name, data, seed, **how)
+    problem,cfg = open_all(model, train, test, generalist='auto', seed=seed, flip=flip, Q=8 if name.startswith('60') else 12)
     both = probe_views(problem, cfg, look_at_probes(problem, cfg, look(model, problem.test_dl)[0]))
     net,n,most = Views(model,cfg.views,cfg.flip),len(both.targets)//2,updates(problem,cfg)//4   # the first half was set aside
     def row(t):
@@ -65,13 +66,13 @@ def own_images(name, data, **how):
 
 
 def main():
-    p = parser(__doc__); p.add_argument('--most', type=int, default=8000, help='updates'); p.add_argument('--own', action='store_true', help='training images judge')
+    p = parser(__doc__); p.add_argument('--most', type=int, default=8000, help='updates'); p.add_argument('--own', action='store_true', help='training images judge'); p.add_argument('--seed', type=int, default=0, help='with --own: of the network and the images')
     p.add_argument('--wd', type=float, nargs='+', default=[], help='weight decays, in place of a falling rate'); p.add_argument('--only', nargs='+', default=list(OWN), help='problems')
     args = p.parse_args(); rows = []
     for name,how in (OWN if args.own else PROBLEMS).items():
         if name.startswith('60') and args.data=='glyphs' or name not in args.only: continue
-        rows += own_images(name, args.data, **how) if args.own else curves(name, args.data, args.most, not args.wd and name in list(PROBLEMS)[:2], args.wd, **how)
-        df = pd.DataFrame(rows); write('further_own' if args.own else 'further_decay' if args.wd else 'further', df); print(df.round(3).to_string(), flush=True)
+        rows += own_images(name, args.data, args.seed, **how) if args.own else curves(name, args.data, args.most, not args.wd and name in list(PROBLEMS)[:2], args.wd, **how)
+        df = pd.DataFrame(rows); write('further_own'+(f'_{args.seed}' if args.seed else '') if args.own else 'further_decay' if args.wd else 'further', df); print(df.round(3).to_string(), flush=True)
 
 
 if __name__ == '__main__': main()
